@@ -1,0 +1,48 @@
+# make demo: set up and train one small model with four peers and a validator.
+# make test: set up and run every check and test.
+# Variables: PYTHON (interpreter, 3.11 to 3.13), TORCH_ARGS (more arguments for installing torch, for
+# example an index with CPU builds), PYTEST_ARGS.
+
+PYTHON ?= $(shell .ci/find-python)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH_ARGS ?=
+PYTEST_ARGS ?=
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: setup demo test lint types imports unit slow bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt .ci/setup
+	PYTHON="$(PYTHON)" TORCH_ARGS="$(TORCH_ARGS)" .ci/setup $(VENV)
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/shoal swarm --config configs/demo.toml --run-dir runs/demo --fresh
+
+test: lint types imports unit slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+imports: $(READY)
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	$(BIN)/pytest -n 2 -m "not slow" $(PYTEST_ARGS)
+
+slow: $(READY)
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.compression
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

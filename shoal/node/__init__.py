@@ -1,0 +1,1 @@
+"""Composes compression, protocol and storage into a node that trains."""

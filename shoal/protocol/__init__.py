@@ -1,0 +1,1 @@
+"""Bytes to checked objects and back."""
