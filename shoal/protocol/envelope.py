@@ -144,9 +144,9 @@ def open_envelope(
 
     Raises:
         RemoteProtocolError: In this order: E_LEN if longer than `max_bytes` or shorter than the
-            fixed part; E_MAGIC for other bytes in front or another kind; E_VERSION; E_FLAGS for a
-            reserved field; E_QUORUM for no signature; E_LEN for too many, or a total length that
-            is not what the counts give; E_SIGNER_REPEATED for one key twice.
+            fixed part; E_MAGIC for other bytes in front; E_VERSION; E_MAGIC for another kind;
+            E_FLAGS for a reserved field; E_QUORUM for no signature; E_LEN for too many, or a total
+            length that is not what the counts give; E_SIGNER_REPEATED for one key twice.
     """
     data = bytes(raw) if len(raw) <= max_bytes else _refuse_length(len(raw), f"<= {max_bytes}")
     if len(data) < HEAD_BYTES:

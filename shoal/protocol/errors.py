@@ -19,7 +19,8 @@ survive pickling, because payloads may be checked in another process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -221,3 +222,24 @@ class ForkError(RecordError):
         self.known = known
         self.other = other
         self.args = (detail, known, other)
+
+
+@contextmanager
+def reported_as(kind: type[RemoteProtocolError]) -> Iterator[None]:
+    """Give refusals that come from deeper layers the class of the object that was refused.
+
+    Args:
+        kind: The class to raise; its constructor takes code, detail and peer.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        RemoteProtocolError: Of class `kind`, with the code, detail and peer of the original one.
+    """
+    try:
+        yield
+    except RemoteProtocolError as error:
+        if isinstance(error, kind):
+            raise
+        raise kind(error.code, error.detail, error.peer) from error
