@@ -1,0 +1,1 @@
+"""From texts to the batches of an inner step: tokenizer, shards, assignment, batches."""
