@@ -44,17 +44,10 @@ from shoal.protocol.errors import (
     reported_as,
 )
 from shoal.protocol.identity import KEY_BYTES, Identity, PeerId, parse_peer_key
+from shoal.protocol.json_fields import as_object, check_keys, take_hex, take_int, take_text
 from shoal.protocol.payload import PayloadRules, expected_payload_bytes
 from shoal.protocol.signing import DIGEST_BYTES
-from shoal.protocol.strict_json import (
-    INT_LIMIT,
-    JsonValue,
-    as_object,
-    check_keys,
-    take_hex,
-    take_int,
-    take_text,
-)
+from shoal.protocol.strict_json import INT_LIMIT, JsonValue
 
 MAX_ANNOUNCEMENT_BYTES: Final = 1024
 KIND: Final = "shoal/announcement/1"

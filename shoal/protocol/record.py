@@ -1,20 +1,7 @@
 """The chain of round records: which payloads count in a round, and the state that they lead to.
 
-An envelope of kind "record" with one or more validators' signatures. The body is canonical JSON
-with exactly these keys (hashes are 64 lower-case hex digits):
-
-    kind          "shoal/record/1"
-    run, manifest hashes
-    round         0 < integer < 2^53
-    attempt       0 <= integer < 2^32: which lead proposed it
-    previous      id of the record of the round before; the run id in round 1
-    base_state    state hash that the round began with
-    state         state hash that the counted payloads lead to
-    void          bool: nothing counts, the parameters stay
-    counted       list, in record order, of {"peer": key, "payload": id, "weight": 0 to 32768}
-    params_root   root of the parameters after the round, or ""
-    closed_at_ms  0 <= integer < 2^53, the lead's clock; informative
-    close_reason  "all-published", "target-reached", "round-over" or "nobody"
+An envelope of kind "record" with one or more validators' signatures around the body of
+`record_body`; the hashes are those of `chain`.
 
 Rules of `read_record`, in this order; the first that fails gives the code:
 
@@ -34,13 +21,18 @@ counts payloads is checked by whoever applies it, with `next_state`.
 Not done here: fetching, summing, deciding what counts.
 """
 
-import re
-from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, replace
-from enum import StrEnum
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
-from shoal.protocol import strict_json
+from shoal.protocol.chain import (
+    EMPTY_SUM_HASH,
+    ChainHead,
+    genesis_head,
+    next_state,
+    record_id,
+    round_seed,
+    void_state,
+)
 from shoal.protocol.envelope import (
     Envelope,
     MessageKind,
@@ -57,85 +49,40 @@ from shoal.protocol.errors import (
     RecordError,
     reported_as,
 )
-from shoal.protocol.identity import KEY_BYTES, Identity, PeerId, parse_peer_key
-from shoal.protocol.signing import DIGEST_BYTES, Domain, digest
-from shoal.protocol.strict_json import (
-    INT_LIMIT,
-    JsonValue,
-    as_object,
-    check_keys,
-    take_bool,
-    take_hex,
-    take_int,
-    take_list,
-    take_text,
+from shoal.protocol.identity import Identity, PeerId, parse_peer_key
+from shoal.protocol.record_body import (
+    CloseReason,
+    CountedPayload,
+    RawEntry,
+    RoundRecord,
+    pack_body,
+    unpack_body,
 )
 
-KIND: Final = "shoal/record/1"
+__all__ = [
+    "EMPTY_SUM_HASH",
+    "MAX_WEIGHT",
+    "ChainHead",
+    "CloseReason",
+    "CountedPayload",
+    "RecordRules",
+    "RoundRecord",
+    "VerifiedRecord",
+    "add_signature",
+    "build_record",
+    "check_fork",
+    "genesis_head",
+    "merge_signatures",
+    "next_state",
+    "read_record",
+    "record_id",
+    "round_seed",
+    "void_state",
+]
+
 MAX_WEIGHT: Final = 2**15
-EMPTY_SUM_HASH: Final = digest(Domain.SUM)
 
 _TOKEN: Final = object()
-_MAX_ATTEMPT: Final = 2**32 - 1
-_KEYS: Final = frozenset(
-    (
-        "kind", "run", "manifest", "round", "attempt", "previous", "base_state", "state", "void",
-        "counted", "params_root", "closed_at_ms", "close_reason",
-    )
-)  # fmt: skip
-_COUNTED_KEYS: Final = frozenset(("peer", "payload", "weight"))
-_KIND_PATTERN: Final = re.compile(re.escape(KIND))
-
-
-class CloseReason(StrEnum):
-    """Why the round was closed when it was."""
-
-    ALL_PUBLISHED = "all-published"
-    TARGET_REACHED = "target-reached"
-    ROUND_OVER = "round-over"
-    NOBODY = "nobody"
-
-
-_REASON_PATTERN: Final = re.compile("|".join(CloseReason))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CountedPayload:
-    """One payload that counts, with its clip weight."""
-
-    peer: PeerId
-    payload_id: bytes
-    """32 bytes."""
-    weight: int
-    """Q15: 32768 is one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Entry:
-    """One entry of `counted` as the bytes say it."""
-
-    peer_key: bytes
-    payload_id: bytes
-    weight: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoundRecord:
-    """The content of a record; binding only inside a `VerifiedRecord`."""
-
-    run_id: bytes
-    manifest_hash: bytes
-    round_id: int
-    attempt: int
-    previous: bytes
-    base_state: bytes
-    state: bytes
-    void: bool
-    counted: tuple[CountedPayload, ...]
-    params_root: bytes
-    """32 bytes, or empty in rounds without a checkpoint."""
-    closed_at_ms: int
-    close_reason: CloseReason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,22 +103,13 @@ class RecordRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChainHead:
-    """The last record that a node holds; round 0 is the genesis."""
-
-    round_id: int
-    record_id: bytes
-    state: bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class VerifiedRecord:
     """A record that enough validators signed and that follows its head; only this module's."""
 
     record: RoundRecord
     record_id: bytes
     signers: tuple[PeerId, ...]
-    raw: bytes
+    raw: bytes = field(repr=False)
     """The envelope as received: evidence."""
     token: InitVar[object]
 
@@ -187,89 +125,6 @@ class VerifiedRecord:
         )
 
 
-def genesis_head(run_id: bytes, genesis_root: bytes) -> ChainHead:
-    """Make the head before round 1.
-
-    Args:
-        run_id: 32 bytes; also the id of the record that never was.
-        genesis_root: Root of the first parameters, from the manifest.
-
-    Returns:
-        Round 0 with the first state hash.
-    """
-    state = digest(Domain.STATE, run_id, genesis_root)
-    return ChainHead(round_id=0, record_id=run_id, state=state)
-
-
-def record_id(body: bytes) -> bytes:
-    """Name a record by its body; signatures are not part of the name.
-
-    Args:
-        body: The canonical JSON.
-
-    Returns:
-        32 bytes.
-    """
-    return digest(Domain.RECORD_ID, body)
-
-
-def round_seed(head: ChainHead) -> bytes:
-    """Derive the seed of the round after `head`; nobody knew it before that record was signed.
-
-    Args:
-        head: The record before the round.
-
-    Returns:
-        32 bytes.
-    """
-    return digest(Domain.ROUND_SEED, head.record_id)
-
-
-def next_state(
-    run_id: bytes,
-    round_id: int,
-    previous_state: bytes,
-    counted: Sequence[bytes],
-    sum_hash: bytes,
-) -> bytes:
-    """Chain the state hash: equal state hashes mean equal parameters.
-
-    Args:
-        run_id: 32 bytes.
-        round_id: The round that was closed.
-        previous_state: The state hash that it began with.
-        counted: Ids of the counted payloads, 32 bytes each, in record order.
-        sum_hash: Hash of the round's integer sum, 32 bytes.
-
-    Returns:
-        32 bytes.
-
-    Raises:
-        LocalProtocolError: A value has not its 32 bytes.
-    """
-    if any(len(one) != DIGEST_BYTES for one in (run_id, previous_state, *counted, sum_hash)):
-        raise LocalProtocolError(f"a state hash is made of values of {DIGEST_BYTES} bytes")
-    number = round_id.to_bytes(8, "little")
-    return digest(Domain.STATE, run_id, number, previous_state, b"".join(counted), sum_hash)
-
-
-def void_state(run_id: bytes, round_id: int, previous_state: bytes) -> bytes:
-    """Chain the state hash over a round in which nothing counted.
-
-    Args:
-        run_id: 32 bytes.
-        round_id: The round that was closed.
-        previous_state: The state hash that it began with.
-
-    Returns:
-        `next_state` of no payloads and `EMPTY_SUM_HASH`.
-
-    Raises:
-        LocalProtocolError: A value has not its 32 bytes.
-    """
-    return next_state(run_id, round_id, previous_state, (), EMPTY_SUM_HASH)
-
-
 def build_record(record: RoundRecord, identities: tuple[Identity, ...]) -> bytes:
     """Sign a record; `read_record` says what must be true of it.
 
@@ -283,7 +138,7 @@ def build_record(record: RoundRecord, identities: tuple[Identity, ...]) -> bytes
     Raises:
         LocalProtocolError: No identity, one twice, or a value without a canonical form.
     """
-    return seal(MessageKind.RECORD, strict_json.dump(_to_fields(record)), identities)
+    return seal(MessageKind.RECORD, pack_body(record), identities)
 
 
 def add_signature(raw: bytes, identity: Identity) -> bytes:
@@ -316,11 +171,11 @@ def merge_signatures(first: bytes, second: bytes) -> bytes:
         An envelope with the first one's signatures, then those of further signers.
 
     Raises:
-        RecordError: The bytes are not record envelopes, or E_PREV for different bodies.
+        RecordError: The bytes are not record envelopes, or E_RECORD for different bodies.
     """
     one, two = _open_own(first), _open_own(second)
     if one.body != two.body:
-        raise RecordError(ErrorCode.E_PREV, "the signatures are of different records")
+        raise RecordError(ErrorCode.E_RECORD, "the signatures are of different records")
     known = {signature.key for signature in one.signatures}
     more = tuple(signature for signature in two.signatures if signature.key not in known)
     return replace(one, signatures=(*one.signatures, *more)).pack()
@@ -343,8 +198,8 @@ def read_record(raw: bytes | memoryview, rules: RecordRules, head: ChainHead) ->
         RecordError: With the code of the first rule that fails.
     """
     with reported_as(RecordError):
-        envelope, fields = _open(raw, rules)
-        entries, draft = _from_fields(fields)
+        envelope = _open(raw, rules)
+        entries, draft = unpack_body(envelope.body, rules.max_bytes)
         _check_place(draft, rules, head)
         record = replace(draft, counted=_check_counted(entries, rules))
         _check_void(record)
@@ -383,8 +238,8 @@ def check_fork(
     ):
         raise OutOfOrderError("the known record does not follow the head before it")
     with reported_as(RecordError):
-        envelope, fields = _open(other_raw, rules)
-        _, other = _from_fields(fields)
+        envelope = _open(other_raw, rules)
+        _, other = unpack_body(envelope.body, rules.max_bytes)
         _check_run(other, rules)
         _check_round(other, head_before)
         _check_signers(envelope, rules)
@@ -393,72 +248,18 @@ def check_fork(
         raise ForkError(detail, known.raw, bytes(other_raw))
 
 
-def _open(raw: bytes | memoryview, rules: RecordRules) -> tuple[Envelope, dict[str, JsonValue]]:
-    envelope = open_envelope(
+def _open(raw: bytes | memoryview, rules: RecordRules) -> Envelope:
+    return open_envelope(
         raw,
         MessageKind.RECORD,
         max_bytes=rules.max_bytes,
         max_signatures=len(rules.validators),
     )
-    return envelope, strict_json.load(envelope.body, rules.max_bytes)
 
 
 def _open_own(raw: bytes) -> Envelope:
     with reported_as(RecordError):
         return open_envelope(raw, MessageKind.RECORD, max_bytes=len(raw), max_signatures=len(raw))
-
-
-def _to_fields(record: RoundRecord) -> dict[str, object]:
-    counted = [
-        {"peer": one.peer.key.hex(), "payload": one.payload_id.hex(), "weight": one.weight}
-        for one in record.counted
-    ]
-    return {
-        "kind": KIND,
-        "run": record.run_id.hex(),
-        "manifest": record.manifest_hash.hex(),
-        "round": record.round_id,
-        "attempt": record.attempt,
-        "previous": record.previous.hex(),
-        "base_state": record.base_state.hex(),
-        "state": record.state.hex(),
-        "void": record.void,
-        "counted": counted,
-        "params_root": record.params_root.hex(),
-        "closed_at_ms": record.closed_at_ms,
-        "close_reason": record.close_reason.value,
-    }
-
-
-def _from_fields(fields: dict[str, JsonValue]) -> tuple[list[_Entry], RoundRecord]:
-    """Read the shape; who is counted stays apart until the record's place is known."""
-    check_keys(fields, _KEYS)
-    take_text(fields, "kind", _KIND_PATTERN)
-    entries = [_to_entry(value) for value in take_list(fields, "counted")]
-    return entries, RoundRecord(
-        run_id=take_hex(fields, "run", DIGEST_BYTES),
-        manifest_hash=take_hex(fields, "manifest", DIGEST_BYTES),
-        round_id=take_int(fields, "round", 1, INT_LIMIT - 1),
-        attempt=take_int(fields, "attempt", 0, _MAX_ATTEMPT),
-        previous=take_hex(fields, "previous", DIGEST_BYTES),
-        base_state=take_hex(fields, "base_state", DIGEST_BYTES),
-        state=take_hex(fields, "state", DIGEST_BYTES),
-        void=take_bool(fields, "void"),
-        counted=(),
-        params_root=take_hex(fields, "params_root", DIGEST_BYTES, empty=True),
-        closed_at_ms=take_int(fields, "closed_at_ms", 0, INT_LIMIT - 1),
-        close_reason=CloseReason(take_text(fields, "close_reason", _REASON_PATTERN)),
-    )
-
-
-def _to_entry(value: JsonValue) -> _Entry:
-    fields = as_object(value, "an entry of counted")
-    check_keys(fields, _COUNTED_KEYS)
-    return _Entry(
-        peer_key=take_hex(fields, "peer", KEY_BYTES),
-        payload_id=take_hex(fields, "payload", DIGEST_BYTES),
-        weight=take_int(fields, "weight", 1 - INT_LIMIT, INT_LIMIT - 1),
-    )
 
 
 def _check_run(record: RoundRecord, rules: RecordRules) -> None:
@@ -488,7 +289,7 @@ def _check_place(record: RoundRecord, rules: RecordRules, head: ChainHead) -> No
         raise RecordError(ErrorCode.E_PARENT, detail)
 
 
-def _check_counted(entries: list[_Entry], rules: RecordRules) -> tuple[CountedPayload, ...]:
+def _check_counted(entries: tuple[RawEntry, ...], rules: RecordRules) -> tuple[CountedPayload, ...]:
     if len(entries) > rules.gather_limit:
         detail = f"{len(entries)} payloads counted, at most {rules.gather_limit} allowed"
         raise RecordError(ErrorCode.E_RECORD, detail)
@@ -500,7 +301,7 @@ def _check_counted(entries: list[_Entry], rules: RecordRules) -> tuple[CountedPa
     return counted
 
 
-def _check_entry(entry: _Entry, rules: RecordRules) -> CountedPayload:
+def _check_entry(entry: RawEntry, rules: RecordRules) -> CountedPayload:
     if not 0 <= entry.weight <= MAX_WEIGHT:
         detail = f"weight {entry.weight}, expected 0 to {MAX_WEIGHT}"
         raise RecordError(ErrorCode.E_RECORD, detail)
