@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from shoal.compression.checking import CheckedBody, tensor_bytes
 from shoal.compression.errors import SpecMismatchError
-from shoal.compression.kernels import decode as kernels
+from shoal.compression.kernels.decode import decode_chunks
+from shoal.compression.kernels.sums import sum_chunks
 from shoal.compression.layout import BodyLayout
 from shoal.compression.threads import Piece, pieces_of, run_pieces
 
@@ -64,19 +65,15 @@ def dequantize(
 
     def decode(piece: Piece) -> None:
         tensor = layout.tensors[piece.tensor_index]
-        table = layout.table()
         first_chunk = layout.chunk_starts[piece.tensor_index] + piece.first
-        kernels.decode_chunks(
+        decode_chunks(
             tensor_bytes(body.body, layout, piece.tensor_index),
             tensor.geometry,
             tensor.num_chunks,
             piece.first,
             piece.last,
             layout.spec.value_bits,
-            table.words,
-            table.starts,
-            table.limbs,
-            table.log2_factorials,
+            layout.table(),
             *decoded[piece.tensor_index],
             int(ends[first_chunk]) - bounds[piece.tensor_index],
         )
@@ -158,11 +155,10 @@ def _sum_tensor(
     positions = np.empty(int(ends[-1]), dtype=np.uint32)
     sums = np.empty(int(ends[-1]), dtype=np.int64)
     counts = np.empty(int(ends[-1]), dtype=np.uint8)
-    table = layout.table()
     tensor_caps = caps[chunks].copy()
 
     def add(piece: Piece) -> tuple[int, int]:
-        stop: int = kernels.sum_chunks(
+        stop: int = sum_chunks(
             _stack(bodies, layout, piece),
             weights,
             tensor_caps,
@@ -171,10 +167,7 @@ def _sum_tensor(
             piece.first,
             piece.last,
             layout.spec.value_bits,
-            table.words,
-            table.starts,
-            table.limbs,
-            table.log2_factorials,
+            layout.table(),
             positions,
             sums,
             counts,

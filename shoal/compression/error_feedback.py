@@ -164,36 +164,29 @@ class ErrorFeedback:
         return staged
 
     def _fitting(self, name: str, arrays: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        found = [(a.shape, a.dtype, a.flags.c_contiguous) for a in arrays]
-        expected = [((size,), np.dtype(np.float32), True) for size in self._layout.sizes]
-        if found != expected:
-            raise SpecMismatchError(
-                f"{name}: expected contiguous float32 arrays of the layout's {len(expected)} sizes,"
-                f" got {len(found)}, differing from number "
-                f"{next((i for i, (f, e) in enumerate(zip(found, expected, strict=False)) if f != e), len(found))}"
-            )
+        sizes = self._layout.sizes
+        if len(arrays) != len(sizes):
+            raise SpecMismatchError(f"{name}: expected {len(sizes)} arrays, got {len(arrays)}")
+        for i, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
+            fits = array.shape == (size,) and array.dtype == np.float32
+            if not fits or not array.flags.c_contiguous:
+                raise SpecMismatchError(
+                    f"{name}[{i}]: expected a contiguous ({size},) float32 array, "
+                    f"got {array.shape} {array.dtype}"
+                )
         return arrays
 
     def _require_finite(self, gradients: Sequence[FloatArray]) -> None:
-        counts = run_pieces(
-            lambda piece: self._count_non_finite(piece, gradients[piece.tensor_index]),
-            self._pieces,
-            self._num_threads,
-        )
-        for piece, count in zip(self._pieces, counts, strict=True):
-            if count:
-                raise NonFiniteError(piece.tensor_index)
+        def check(piece: Piece) -> bool:
+            chunk_size = self._layout.spec.chunk_size
+            part = slice(piece.first * chunk_size, piece.last * chunk_size)
+            residual = self._residuals[piece.tensor_index][part]
+            return encode.all_finite(residual, gradients[piece.tensor_index][part], self._decay)
 
-    def _count_non_finite(self, piece: Piece, gradient: FloatArray) -> int:
-        chunk_size = self._layout.spec.chunk_size
-        count: int = encode.count_non_finite(
-            self._residuals[piece.tensor_index],
-            gradient,
-            self._decay,
-            piece.first * chunk_size,
-            min(piece.last * chunk_size, gradient.size),
-        )
-        return count
+        finite = run_pieces(check, self._pieces, self._num_threads)
+        for piece, is_finite in zip(self._pieces, finite, strict=True):
+            if not is_finite:
+                raise NonFiniteError(piece.tensor_index)
 
     def _stage_piece(
         self,
@@ -203,7 +196,6 @@ class ErrorFeedback:
         measured: npt.NDArray[np.float64],
     ) -> None:
         layout, t = self._layout, piece.tensor_index
-        table = layout.table()
         encode.stage_chunks(
             self._residuals[t],
             self._residuals[t].view(np.int32),
@@ -215,16 +207,13 @@ class ErrorFeedback:
             piece.last,
             layout.spec.value_bits,
             layout.spec.max_scale_bits,
-            table.words,
-            table.starts,
-            table.limbs,
+            layout.table(),
             body[layout.tensor_offsets[t] : layout.tensor_offsets[t + 1]],
             measured[layout.chunk_starts[t] : layout.chunk_starts[t + 1]],
         )
 
     def _subtract_piece(self, piece: Piece, staged: bytes) -> None:
         layout, t = self._layout, piece.tensor_index
-        table = layout.table()
         decode.subtract_chunks(
             self._residuals[t],
             tensor_bytes(staged, layout, t),
@@ -233,10 +222,7 @@ class ErrorFeedback:
             piece.first,
             piece.last,
             layout.spec.value_bits,
-            table.words,
-            table.starts,
-            table.limbs,
-            table.log2_factorials,
+            layout.table(),
         )
 
 

@@ -8,7 +8,7 @@ index range, levels. Reads only the bytes of those chunks.
 import numpy as np
 import numpy.typing as npt
 
-from shoal.compression.kernels.compiler import kernel
+from shoal.compression.kernels.compiler import Int, kernel
 from shoal.compression.kernels.fit import scale_units
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,7 +27,7 @@ INDEX_RANGE = 8
 
 
 @kernel
-def check_scales(low: int, high: int, max_scale_bits: int) -> int:
+def check_scales(low: Int, high: Int, max_scale_bits: Int) -> Int:
     """Check two fp16 bit patterns: each rule for both before the next rule."""
     if (low & 0x7C00) == 0x7C00 or (high & 0x7C00) == 0x7C00:
         return SCALE_NONFINITE
@@ -43,7 +43,7 @@ def check_scales(low: int, high: int, max_scale_bits: int) -> int:
 
 
 @kernel
-def all_zero(body: Bytes, offset: int, count: int) -> bool:
+def all_zero(body: Bytes, offset: Int, count: Int) -> bool:
     """Whether `count` bytes from `offset` are zero."""
     for b in range(offset, offset + count):
         if body[b]:
@@ -52,7 +52,7 @@ def all_zero(body: Bytes, offset: int, count: int) -> bool:
 
 
 @kernel
-def exceeds(body: Bytes, offset: int, count: int, largest: Bytes) -> bool:
+def exceeds(body: Bytes, offset: Int, count: Int, largest: Bytes) -> bool:
     """Whether the little-endian number at `offset` is above `largest`."""
     for b in range(count - 1, -1, -1):
         if body[offset + b] != largest[b]:
@@ -61,7 +61,7 @@ def exceeds(body: Bytes, offset: int, count: int, largest: Bytes) -> bool:
 
 
 @kernel
-def count_high(body: Bytes, offset: int, kept: int) -> int:
+def count_high(body: Bytes, offset: Int, kept: Int) -> Int:
     """Number of kept values of a 2-bit chunk whose level bit is set."""
     count = 0
     for j in range(kept):
@@ -74,16 +74,16 @@ def check_chunks(
     body: Bytes,
     geometry: Ints,
     largest_codes: Bytes,
-    num_chunks: int,
-    first: int,
-    last: int,
-    value_bits: int,
-    max_scale_bits: int,
+    num_chunks: Int,
+    first: Int,
+    last: Int,
+    value_bits: Int,
+    max_scale_bits: Int,
     scale_low: Ints,
     scale_high: Ints,
     num_high: Counts,
     num_kept: Counts,
-) -> tuple[int, int]:
+) -> tuple[Int, Int]:
     """Check chunks first..last - 1 of one tensor and read off their scales.
 
     Args:

@@ -1,114 +1,135 @@
+# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Top-k of a chunk by magnitude.
 
 Guarantees the k elements of largest |x|, of equal magnitudes the ones at lower indices, in index
 order; so equal input gives equal output on every machine. Magnitudes are compared as the integers
-that their bits are, so that zeros of both signs and subnormal numbers need no special case. Does not
-look for NaN or infinity.
+that their bits are, so zeros of both signs and subnormal numbers need no special case. Does not look
+for NaN or infinity.
+
+Nearly all elements are dismissed by loops that the compiler turns into vector instructions: the
+chunk is folded into lanes, and only lanes whose largest element is among the k largest such can hold
+a selected one.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.compression.kernels.compiler import kernel
+from shoal.compression.kernels.compiler import Int, kernel
 
 Ints = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.int32]
 
 # Lanes for each kept element: more lanes let fewer small elements through, but cost more to rank.
 LANES_PER_KEPT = 4
-# A chunk has at most 2^12 elements, so magnitude and index fit into one integer.
-INDEX_BITS = 12
-INDEX_MASK = (1 << INDEX_BITS) - 1
-MAGNITUDE_MASK = 0x7FFFFFFF
+MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
 
 
 @kernel
-def kth_largest(values: Ints, count: int, k: int) -> int:
-    """The k-th largest of values[:count], k = 1 being the largest; reorders them (quickselect)."""
-    low, high, target = 0, count - 1, k - 1
-    while low < high:
-        middle = (low + high) >> 1
-        a, b, c = values[low], values[middle], values[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
-        while i <= j:
-            while values[i] > pivot:
-                i += 1
-            while values[j] < pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if target <= j:
-            high = j
-        elif target >= i:
-            low = i
+def fold(bits: Bits, maxima: Bits) -> None:
+    """Write into maxima[l] the largest magnitude among the elements l, l + lanes, l + 2 lanes, ..."""
+    for lane in range(maxima.size):
+        maxima[lane] = bits[lane] & MAGNITUDE_MASK
+    for row in range(maxima.size, bits.size, maxima.size):
+        part = bits[row : row + maxima.size]
+        for lane in range(part.size):
+            maxima[lane] = max(maxima[lane], part[lane] & MAGNITUDE_MASK)
+
+
+@kernel
+def count_from(values: Bits, floor: Int) -> Int:
+    """How many values are `floor` or more."""
+    count = np.int64(0)
+    for i in range(values.size):
+        count += np.int64(values[i] >= floor)
+    return count
+
+
+@kernel
+def floor_of_largest(values: Bits, kept: Int) -> Int:
+    """A floor that exactly `kept` of the values reach; if ties forbid that, the kept-th largest.
+
+    Bisects between the extremes: a dozen vectorised counts, with no branch that depends on data.
+    """
+    low, above = np.int64(values.min()), np.int64(values.max()) + 1
+    while above - low > 1:
+        middle = (low + above) >> 1
+        count = count_from(values, middle)
+        if count < kept:
+            above = middle
         else:
-            break
-    return values[target]
+            low = middle
+            if count == kept:
+                break
+    return low
 
 
 @kernel
-def lane_maxima(bits: Bits, start: int, length: int, num_lanes: int, maxima: Bits) -> None:
-    """Write into `maxima` the largest magnitude of each lane; lane l holds elements l mod lanes."""
-    for lane in range(num_lanes):
-        maxima[lane] = bits[start + lane] & np.int32(MAGNITUDE_MASK)
-    for row in range(num_lanes, length, num_lanes):
-        for lane in range(min(num_lanes, length - row)):
-            magnitude = bits[start + row + lane] & np.int32(MAGNITUDE_MASK)
-            maxima[lane] = max(maxima[lane], magnitude)
+def gather(
+    bits: Bits, lanes: Ints, num_lanes: Int, floor: Int, magnitudes: Bits, indices: Ints
+) -> Int:
+    """Write the elements in the given lanes whose magnitude reaches `floor`, in index order.
+
+    Args:
+        bits: (n,) elements.
+        lanes: which lanes, ascending.
+        num_lanes: how many lanes there are in all.
+        floor: smallest magnitude of interest.
+        magnitudes: (n,) written.
+        indices: (n,) written.
+
+    Returns:
+        number of elements written.
+    """
+    count = np.int64(0)
+    for row in range(0, bits.size, num_lanes):
+        part = bits[row : row + num_lanes]
+        for c in range(lanes.size):
+            if lanes[c] >= part.size:
+                break
+            magnitude = part[lanes[c]] & MAGNITUDE_MASK
+            # Written always and counted sometimes: a mispredicted branch would cost more.
+            magnitudes[count] = magnitude
+            indices[count] = row + lanes[c]
+            count += np.int64(magnitude >= floor)
+    return count
 
 
 @kernel
 def select_chunk(
     bits: Bits,
-    start: int,
-    length: int,
-    kept: int,
+    kept: Int,
     maxima: Bits,
     lanes: Ints,
-    keys: Ints,
-    order: Ints,
+    magnitudes: Bits,
+    candidates: Ints,
     indices: Ints,
 ) -> None:
-    """Write the sorted indices of the `kept` largest of bits[start : start + length].
-
-    At least `kept` elements reach the kept-th largest lane maximum, and only lanes whose maximum
-    reaches it hold such elements: few elements are ever ranked, and the result is exact.
+    """Write the sorted indices of the `kept` largest magnitudes.
 
     Args:
-        bits: float32 numbers seen as int32.
-        start: first element of the chunk.
-        length: elements in the chunk.
-        kept: elements to keep, 1..length.
-        maxima: scratch, length or more.
-        lanes: scratch, length or more.
-        keys: scratch, length or more.
-        order: scratch, length or more.
-        indices: output, kept or more.
+        bits: (n,) float32 elements seen as int32.
+        kept: elements to keep, 1..n.
+        maxima: (n,) scratch.
+        lanes: (n,) scratch.
+        magnitudes: (n,) scratch.
+        candidates: (n,) scratch.
+        indices: (kept,) written.
     """
-    num_lanes = min(length, LANES_PER_KEPT * kept)
-    lane_maxima(bits, start, length, num_lanes, maxima)
+    num_lanes = min(bits.size, LANES_PER_KEPT * kept)
+    tops = maxima[:num_lanes]
+    fold(bits, tops)
+    floor = floor_of_largest(tops, kept)
+    num_found = np.int64(0)
     for lane in range(num_lanes):
-        order[lane] = maxima[lane]
-    floor = kth_largest(order, num_lanes, kept)
-    num_candidate_lanes = 0
-    for lane in range(num_lanes):
-        lanes[num_candidate_lanes] = lane
-        num_candidate_lanes += np.int64(maxima[lane] >= floor)
-    count = 0
-    for row in range(0, length, num_lanes):
-        for c in range(num_candidate_lanes):
-            index = row + lanes[c]
-            if index < length:
-                magnitude = np.int64(bits[start + index] & np.int32(MAGNITUDE_MASK))
-                keys[count] = (magnitude << INDEX_BITS) | (INDEX_MASK - index)
-                count += np.int64(magnitude >= floor)
-    order[:count] = keys[:count]
-    smallest = kth_largest(order, count, kept)
+        lanes[num_found] = lane
+        num_found += np.int64(tops[lane] >= floor)
+    count = gather(bits, lanes[:num_found], num_lanes, floor, magnitudes, candidates)
+    found = magnitudes[:count]
+    floor = floor_of_largest(found, kept)
+    ties_left = kept - count_from(found, floor + 1)
     position = 0
     for c in range(count):
-        if keys[c] >= smallest:
-            indices[position] = INDEX_MASK - (keys[c] & INDEX_MASK)
+        if found[c] > floor or (found[c] == floor and ties_left > 0):
+            ties_left -= np.int64(found[c] == floor)
+            indices[position] = candidates[c]
             position += 1
