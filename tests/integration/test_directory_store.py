@@ -39,18 +39,20 @@ for line in sys.stdin:
         print("won", flush=True)
 """
 
-# Objects are 64 KiB of one byte, so that half an object shows.
+# Objects are 64 KiB of one byte, so that half an object shows. It says that it is ready when the
+# first ones are there, and goes on until it is killed.
 WRITER = """
 import asyncio, itertools, sys
 from pathlib import Path
 from shoal.storage.directory import DirectoryStore
 
 store = DirectoryStore(Path(sys.argv[1]))
-print("ready", flush=True)
 for number in itertools.count():
     data = bytes([number % 256]) * 65_536
     asyncio.run(store.put("same", data, overwrite=True))
     asyncio.run(store.put(f"{sys.argv[2]}/{number}", data))
+    if number == 0:
+        print("ready", flush=True)
 """
 
 
@@ -126,14 +128,14 @@ def test_a_reader_never_sees_half_an_object_while_it_is_overwritten(tmp_path):
     with running(writers):
         assert [answer(writer) for writer in writers] == ["ready", "ready"]
         store = DirectoryStore(tmp_path)
-        seen = set()
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            if "same" in asyncio.run(store.list("same")).keys:
-                data = asyncio.run(store.get("same", max_bytes=1 << 20))
-                assert_whole(data)
-                seen.add(data[0])
-    assert len(seen) > 3
+        seen: set[int] = set()
+        num_reads = 0
+        # At least this much of it; a slow machine takes longer, and the test's time limit ends it.
+        while len(seen) < 20 or num_reads < 500:
+            data = asyncio.run(store.get("same", max_bytes=1 << 20))
+            assert_whole(data)
+            seen.add(data[0])
+            num_reads += 1
 
 
 def test_a_killed_writer_leaves_only_whole_objects(tmp_path):
@@ -147,7 +149,7 @@ def test_a_killed_writer_leaves_only_whole_objects(tmp_path):
             writer.wait()
     store = DirectoryStore(tmp_path)
     found = read_all(store)
-    assert len(found) > NUM_KILLS / 2
+    assert len(found) > NUM_KILLS
     for data in found.values():
         assert_whole(data)
     asyncio.run(store.put("same", b"after", overwrite=True))

@@ -19,12 +19,14 @@ from shoal.storage.memory import MemoryStore
 from shoal.storage.meter import Meter, MeteredStore
 from shoal.storage.object_store import ObjectStore
 
+NOW_S = 1_700_000_000.0
+
 FACTORIES: dict[str, Callable[[Path], ObjectStore]] = {
-    "memory": lambda _: MemoryStore(now_s=lambda: 1_700_000_000.0),
+    "memory": lambda _: MemoryStore(now_s=lambda: NOW_S),
     "directory": DirectoryStore,
-    "metered": lambda _: MeteredStore(MemoryStore(), Meter(lambda: 0.0)).labelled(
-        peer="p", kind="k"
-    ),
+    "metered": lambda _: MeteredStore(
+        MemoryStore(now_s=lambda: NOW_S), Meter(lambda: 0.0)
+    ).labelled(peer="p", kind="k"),
 }
 
 BAD_KEYS = {
