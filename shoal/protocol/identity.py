@@ -293,9 +293,13 @@ def _read_key_file(path: Path) -> bytes:
         raise LocalProtocolError(f"key file {path} does not exist") from error
     except OSError as error:
         raise LocalProtocolError(f"cannot read key file {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         _check_key_file(path, os.fstat(descriptor))
-        return file.read(_MAX_KEY_FILE_BYTES)
+        return os.read(descriptor, _MAX_KEY_FILE_BYTES)
+    except OSError as error:
+        raise LocalProtocolError(f"cannot read key file {path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
 
 
 def _check_key_file(path: Path, status: os.stat_result) -> None:
