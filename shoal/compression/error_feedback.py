@@ -214,8 +214,9 @@ class ErrorFeedback:
 
     def _subtract_piece(self, piece: Piece, staged: bytes) -> None:
         layout, t = self._layout, piece.tensor_index
-        decode.subtract_chunks(
-            self._residuals[t],
+        most = (piece.last - piece.first) * layout.spec.k_per_chunk
+        positions, values = np.empty(most, dtype=np.uint32), np.empty(most, dtype=np.float32)
+        filled = decode.decode_chunks(
             tensor_bytes(staged, layout, t),
             layout.tensors[t].geometry,
             layout.tensors[t].num_chunks,
@@ -223,7 +224,12 @@ class ErrorFeedback:
             piece.last,
             layout.spec.value_bits,
             layout.table(),
+            positions,
+            values,
+            0,
         )
+        # Positions are all different, so that none is subtracted from twice or lost.
+        self._residuals[t][positions[:filled]] -= values[:filled]
 
 
 def _read_only(array: FloatArray) -> FloatArray:

@@ -1,16 +1,15 @@
 # ruff: noqa: PLR0917 - compiled functions are called by position.
-"""Index sets as numbers of many 64-bit limbs.
+"""Index sets to numbers of many 64-bit limbs, and numbers to and from bytes.
 
 The sorted set i_1 < ... < i_k is the number N = sum_j C(i_j, j) (combinatorial number system).
-Guarantees exact results for every k and chunk length that the binomial table covers: decoding
-guesses in float64, then compares whole numbers. Does not check that a number is below C(n, k).
+Guarantees exact results for every k and chunk length that the binomial table covers. Does not check
+that a number is below C(n, k).
 
 Everything that is used as an index is unsigned here: numba then leaves out the code for negative
 indices, which would cost more than the arithmetic. Signed and unsigned must not meet, for numba
 makes a float64 of them.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -80,8 +79,8 @@ def encode_set(indices: Ints, kept: Int, table: BinomialTable, number: Words) ->
 @kernel
 def subtract_entry(
     numbers: Words, base: np.uint64, words: Words, row: np.uint64, width: np.uint64
-) -> None:
-    """Subtract the table entry at `row` from the number at `base`, in place; it is not larger."""
+) -> np.uint64:
+    """Subtract the table entry at `row` from the number at `base`, in place; 1 if it is larger."""
     borrow = ZERO
     for w in range(width):
         entry = words[row + w]
@@ -89,6 +88,7 @@ def subtract_entry(
         partial = value - entry
         numbers[base + w] = partial - borrow
         borrow = np.uint64(value < entry) | np.uint64(partial < borrow)
+    return borrow
 
 
 @kernel
@@ -103,74 +103,6 @@ def entry_exceeds(
         if entry != value:
             return bool(entry > value)
     return False
-
-
-@kernel
-def log2_of(numbers: Words, base: np.uint64, width: np.uint64) -> float:
-    """log2 of the number at `base` to within 2e-5, or -1 for zero."""
-    w = width
-    while w > ZERO:
-        w -= ONE
-        if numbers[base + w] != ZERO:
-            leading = np.float64(numbers[base + w])
-            if w > ZERO:
-                leading += np.float64(numbers[base + w - ONE]) * 2.0**-64
-            bits = np.float64(leading).view(np.int64)
-            m = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
-            fraction = 0.0439286 * m - 0.4094756
-            fraction = fraction * m + 1.6101775
-            fraction = fraction * m - 3.5202188
-            fraction = fraction * m + 5.0697563
-            fraction = fraction * m - 2.7941537
-            return fraction + np.float64((bits >> 52) - 1023) + 64.0 * np.float64(w)
-    return -1.0
-
-
-@kernel
-def exp2_of(y: float) -> float:
-    """2^y for 0 <= y < 1000, to within a factor of 1 +- 5e-6."""
-    whole = np.int64(y)
-    f = y - np.float64(whole)
-    fraction = 0.013684 * f + 0.0517177
-    fraction = fraction * f + 0.2416213
-    fraction = fraction * f + 0.6929696
-    fraction = fraction * f + 1.0000036
-    return fraction * np.int64((whole + 1023) << 52).view(np.float64)
-
-
-@kernel
-def find_index(
-    numbers: Words, base: np.uint64, j: Int, limit: np.uint64, table: BinomialTable
-) -> np.uint64:
-    """The largest i < limit with C(i, j) <= the number at `base`, which is below C(limit, j)."""
-    words, start, width = table.words, table.starts[j], table.limbs[j]
-    log2_number = log2_of(numbers, base, width)
-    if log2_number < 0.0:
-        return np.uint64(j - 1)
-    # j! C(i, j) = i (i - 1) ... (i - j + 1), about m^j with m^2 = (i - (j-1)/2)^2 - (j^2-1)/12.
-    m = exp2_of((log2_number + table.log2_factorials[j]) * (1.0 / j))
-    guess = math.sqrt(m * m + (j * j - 1) * (1.0 / 12.0)) + 0.5 * (j - 1)
-    i = min(np.uint64(max(np.int64(guess), j - 1)), limit - ONE)
-    while entry_exceeds(words, start + i * width, numbers, base, width):
-        i -= ONE
-    while i + ONE < limit and not entry_exceeds(
-        words, start + (i + ONE) * width, numbers, base, width
-    ):
-        i += ONE
-    return i
-
-
-@kernel
-def decode_set(
-    number: Words, kept: Int, chunk_len: Int, table: BinomialTable, indices: Ints
-) -> None:
-    """Write the sorted set of a number below C(chunk_len, kept) into `indices`, using it up."""
-    limit = np.uint64(chunk_len)
-    for j in range(kept, 0, -1):
-        limit = find_index(number, ZERO, j, limit, table)
-        row = table.starts[j] + limit * table.limbs[j]
-        subtract_entry(number, ZERO, table.words, row, table.limbs[j])
-        indices[j - 1] = np.int64(limit)
 
 
 @kernel

@@ -4,8 +4,8 @@
 Guarantees what every machine agrees on: a contribution is weight * sign * min(scale, cap) in int64,
 exact, so the order of payloads cannot matter. Does not check bytes: only checked bodies come here.
 
-All payloads of one chunk are decoded together, one column of the binomial table after the other, so
-that the column and the sums stay in the nearest cache and the payloads' steps overlap.
+All payloads of one chunk are decoded together, so that the columns of the binomial table and the
+chunk's sums stay in the nearest caches.
 """
 
 import numpy as np
@@ -13,12 +13,8 @@ import numpy.typing as npt
 
 from shoal.compression.kernels.compiler import Int, kernel
 from shoal.compression.kernels.decode import read_code, read_scales
-from shoal.compression.kernels.limbs import (
-    BinomialTable,
-    find_index,
-    load_number,
-    subtract_entry,
-)
+from shoal.compression.kernels.limbs import BinomialTable, load_number
+from shoal.compression.kernels.sets import decode_sets
 
 Ints = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.uint32]
@@ -34,9 +30,7 @@ def load_chunk(
     value_bits: Int,
     weights: Ints,
     cap: Int,
-    width: Int,
     numbers: Words,
-    limits: Words,
     steps: Ints,
     active: Ints,
 ) -> Int:
@@ -49,9 +43,7 @@ def load_chunk(
         value_bits: 1 or 2.
         weights: (num_bodies,) Q15.
         cap: upper bound on each scale.
-        width: limbs in a number.
-        numbers: (num_bodies * width,) written: index codes.
-        limits: (num_bodies,) written: exclusive upper bounds on the next index.
+        numbers: (num_bodies, limbs) written: index codes.
         steps: (num_bodies, 2) written: weighted low and high scale.
         active: (num_bodies,) written: which body it is.
 
@@ -63,9 +55,7 @@ def load_chunk(
     for p in range(weights.size):
         low, high = read_scales(bodies[p], scales, value_bits)
         if low != 0:
-            slot = numbers[num_active * width : (num_active + 1) * width]
-            load_number(bodies[p, offset:], geometry[2], slot)
-            limits[num_active] = np.uint64(geometry[0])
+            load_number(bodies[p, offset:], geometry[2], numbers[num_active])
             steps[num_active, 0] = weights[p] * min(low, cap)
             steps[num_active, 1] = weights[p] * min(high, cap)
             active[num_active] = p
@@ -74,9 +64,29 @@ def load_chunk(
 
 
 @kernel
+def add_body(
+    codes: Bytes, value_bits: Int, step: Ints, indices: Ints, sum_of: Ints, count_of: Bytes
+) -> None:
+    """Add one body's kept values to the chunk's sums and counts.
+
+    Args:
+        codes: the chunk's value codes.
+        value_bits: 1 or 2.
+        step: (2,) weighted low and high scale.
+        indices: (k,) kept positions in the chunk.
+        sum_of: (chunk_size,) changed.
+        count_of: (chunk_size,) changed.
+    """
+    for j in range(indices.size):
+        code = read_code(codes, 0, value_bits, j)
+        contribution = step[code >> 1]
+        sum_of[indices[j]] += -contribution if code & 1 else contribution
+        count_of[indices[j]] += np.uint8(1)
+
+
+@kernel
 def collect(
     base: Int,
-    length: Int,
     sum_of: Ints,
     count_of: Bytes,
     positions: Positions,
@@ -85,7 +95,7 @@ def collect(
     filled: Int,
 ) -> Int:
     """Append what is touched in one chunk to the outputs, and zero it for the next chunk."""
-    for i in range(length):
+    for i in range(count_of.size):
         if count_of[i]:
             positions[filled] = base + i
             sums[filled] = sum_of[i]
@@ -132,32 +142,29 @@ def sum_chunks(
     Returns:
         the output index after the last written.
     """
-    chunk_size, stride, width = geometry[0, 0], geometry[0, 4], np.int64(table.limbs.max())
-    numbers = np.empty(weights.size * width, np.uint64)
-    limits = np.empty(weights.size, np.uint64)
-    steps = np.empty((weights.size, 2), np.int64)
-    active = np.empty(weights.size, np.int64)
-    sum_of = np.zeros(chunk_size, np.int64)
-    count_of = np.zeros(chunk_size, np.uint8)
+    num_bodies, chunk_size, width = weights.size, geometry[0, 0], np.int64(table.limbs.max())
+    numbers = np.empty((num_bodies, width), np.uint64)
+    scratch = (
+        np.empty(num_bodies, np.uint64),
+        np.empty(num_bodies, np.uint64),
+        np.empty(num_bodies * width, np.uint64),
+    )
+    steps, active = np.empty((num_bodies, 2), np.int64), np.empty(num_bodies, np.int64)
+    indices = np.empty((num_bodies, geometry[0, 1]), np.int64)
+    sum_of, count_of = np.zeros(chunk_size, np.int64), np.zeros(chunk_size, np.uint8)
     for chunk in range(first, last):
         shape = geometry[np.int64(chunk == num_chunks - 1)]
-        offset = (chunk - first) * stride
+        offset = (chunk - first) * geometry[0, 4]
         num_active = load_chunk(
-            bodies, offset, shape, value_bits, weights, caps[chunk], width,
-            numbers, limits, steps, active,
-        )  # fmt: skip
-        for j in range(shape[1], 0, -1):
-            for a in range(num_active):
-                base = np.uint64(a * width)
-                index = find_index(numbers, base, j, limits[a], table)
-                row = table.starts[j] + index * table.limbs[j]
-                subtract_entry(numbers, base, table.words, row, table.limbs[j])
-                limits[a] = index
-                code = read_code(bodies[active[a]], offset + shape[2], value_bits, j - 1)
-                step = steps[a, code >> 1]
-                sum_of[index] += -step if code & 1 else step
-                count_of[index] += np.uint8(1)
-        filled = collect(
-            chunk * chunk_size, shape[0], sum_of, count_of, positions, sums, counts, filled
+            bodies, offset, shape, value_bits, weights, caps[chunk], numbers, steps, active
         )
+        kept = indices[:, : shape[1]]
+        decode_sets(numbers, num_active, shape[0], table, scratch, kept)
+        for a in range(num_active):
+            codes = bodies[active[a], offset + shape[2] :]
+            add_body(codes, value_bits, steps[a], kept[a], sum_of, count_of)
+        filled = collect(
+            chunk * chunk_size, sum_of[: shape[0]], count_of[: shape[0]],
+            positions, sums, counts, filled,
+        )  # fmt: skip
     return filled
