@@ -148,9 +148,9 @@ def open_envelope(
             E_FLAGS for a reserved field; E_QUORUM for no signature; E_LEN for too many, or a total
             length that is not what the counts give; E_SIGNER_REPEATED for one key twice.
     """
-    data = bytes(raw) if len(raw) <= max_bytes else _refuse_length(len(raw), f"<= {max_bytes}")
-    if len(data) < HEAD_BYTES:
-        _refuse_length(len(data), f">= {HEAD_BYTES}")
+    if not HEAD_BYTES <= len(raw) <= max_bytes:
+        _refuse_length(len(raw), f"{HEAD_BYTES} to {max_bytes}")
+    data = bytes(raw)
     count, body_bytes = _check_head(data, kind)
     if count == 0:
         raise RemoteProtocolError(ErrorCode.E_QUORUM, "envelope without a signature")

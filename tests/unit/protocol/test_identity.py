@@ -300,6 +300,17 @@ def test_a_read_only_key_is_taken(tmp_path):
     assert load_key(path).peer == ALICE.peer
 
 
+def test_a_disk_that_fails_while_a_key_is_read_is_named(tmp_path, monkeypatch):
+    def fail(descriptor, num_bytes):
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "node.key"
+    save_key(path, ALICE)
+    monkeypatch.setattr(os, "read", fail)
+    with pytest.raises(LocalProtocolError, match="Input/output error"):
+        load_key(path)
+
+
 def test_a_missing_key_a_folder_a_pipe_and_a_loop_are_told_apart(tmp_path):
     with pytest.raises(LocalProtocolError, match="does not exist"):
         load_key(tmp_path / "missing")
