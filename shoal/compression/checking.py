@@ -1,9 +1,9 @@
 """A peer's bytes to a checked body.
 
 Guarantees that a `CheckedBody` is complete and canonical: right length, every scale allowed, every
-index code the number of an index set, no bit that does not matter, at least one kept value; and that
-any other bytes raise `CorruptBodyError` with the first rule that they break. Costs one pass over the
-bytes and decodes no index. Does not know who sent the bytes: signature and digest come before this.
+index code the number of an index set, no bit that does not matter, at least one kept value; that
+any other bytes raise `CorruptBodyError` with the first rule that they break. Takes one pass over
+the bytes and decodes no index. Does not know who sent them: signature and digest come before this.
 """
 
 from typing import Final
@@ -134,4 +134,4 @@ def _check_piece(checked: CheckedBody, piece: Piece) -> tuple[int, int]:
         checked.num_high[chunks],
         checked.num_kept[chunks],
     )
-    return rule, chunk
+    return int(rule), int(chunk)

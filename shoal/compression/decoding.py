@@ -158,7 +158,7 @@ def _sum_tensor(
     tensor_caps = caps[chunks].copy()
 
     def add(piece: Piece) -> tuple[int, int]:
-        stop: int = sum_chunks(
+        stop = sum_chunks(
             _stack(bodies, layout, piece),
             weights,
             tensor_caps,
@@ -173,11 +173,13 @@ def _sum_tensor(
             counts,
             int(ends[piece.first]),
         )
-        return int(ends[piece.first]), stop
+        return int(ends[piece.first]), int(stop)
 
     own = [piece for piece in pieces_of(layout) if piece.tensor_index == tensor_index]
     filled = run_pieces(add, own, num_threads)
-    return IntegerSum(*(_close_gaps(array, filled) for array in (positions, sums, counts)))
+    return IntegerSum(
+        _close_gaps(positions, filled), _close_gaps(sums, filled), _close_gaps(counts, filled)
+    )
 
 
 def _stack(

@@ -4,9 +4,9 @@
     commit    e <- e - decode(body), exactly what all others decode
     rollback  e stays: nothing that was learned is lost
 
-Guarantees that stage changes nothing if it raises, and that commit subtracts what the bytes say, not
-what was meant: it decodes them. Holds one float32 for each parameter and the staged body. Does not
-know when a body counts; the caller does.
+Guarantees that stage changes nothing if it raises, and that commit subtracts what the bytes say,
+because it decodes them. Holds one float32 for each parameter and the staged body. Does not know
+when a body counts; the caller does.
 
 Source: SparseLoCo, arXiv 2508.15706, lines 3 to 5. Decay first, then add; no (1 - b) factor.
 """

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shoal.compression.binomials import BinomialTable, binomial_table
+from shoal.compression.binomials import binomial_table
 from shoal.compression.errors import SpecMismatchError
+from shoal.compression.kernels.limbs import BinomialTable
 from shoal.compression.spec import CodecSpec
 
 
@@ -22,9 +23,9 @@ class TensorLayout:
     Attributes:
         size: number of elements.
         num_chunks: number of chunks, 0 for a tensor without elements.
-        geometry: (2, 5) int64, read-only; row 0 describes every chunk but the last, row 1 the last:
+        geometry: (2, 5) int64, read-only; row 0 for every chunk but the last, row 1 for the last:
             elements, kept elements, bytes of the index code, of the value codes, of the chunk.
-        largest_codes: (2, width) uint8, read-only; the largest index code of each row, little-endian.
+        largest_codes: (2, width) uint8, read-only; each row's largest index code, little-endian.
     """
 
     __slots__ = ("geometry", "largest_codes", "num_chunks", "size")
@@ -44,7 +45,7 @@ class TensorLayout:
 
 
 class BodyLayout:
-    """How a body is laid out under a spec for tensors of given sizes; immutable, built once per run.
+    """How a body is laid out, by spec and tensor sizes; immutable, built once for a run.
 
     Attributes:
         spec: the codec's numbers.

@@ -114,8 +114,8 @@ class CodecSpec:
 
 
 def _require(name: str, value: int, lowest: int, highest: int) -> None:
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not is_integer or not lowest <= value <= highest:
+    # A bool is an int to Python, and a TOML file may hold anything.
+    if type(value) is not int or not lowest <= value <= highest:
         raise SpecMismatchError(
             f"{name}: expected an integer in {lowest}..{highest}, got {value!r}"
         )

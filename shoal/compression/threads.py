@@ -1,8 +1,8 @@
 """Cuts a body's chunks into pieces of work and runs them on threads.
 
 Guarantees that every chunk of every tensor is in exactly one piece and that results come back in
-order. The kernels release the GIL, so plain threads are enough; they also avoid the traps of numba's
-own thread pool, which must neither be forked nor be entered from two threads at once.
+order. The kernels release the GIL, so plain threads are enough; they also avoid the traps of the
+thread pool in numba, which must neither be forked nor be entered from two threads at once.
 """
 
 from collections.abc import Callable, Sequence

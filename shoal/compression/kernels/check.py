@@ -45,10 +45,10 @@ def check_scales(low: Int, high: Int, max_scale_bits: Int) -> Int:
 @kernel
 def all_zero(body: Bytes, offset: Int, count: Int) -> bool:
     """Whether `count` bytes from `offset` are zero."""
+    combined = np.uint8(0)
     for b in range(offset, offset + count):
-        if body[b]:
-            return False
-    return True
+        combined |= body[b]
+    return bool(combined == 0)
 
 
 @kernel
@@ -56,14 +56,14 @@ def exceeds(body: Bytes, offset: Int, count: Int, largest: Bytes) -> bool:
     """Whether the little-endian number at `offset` is above `largest`."""
     for b in range(count - 1, -1, -1):
         if body[offset + b] != largest[b]:
-            return body[offset + b] > largest[b]
+            return bool(body[offset + b] > largest[b])
     return False
 
 
 @kernel
 def count_high(body: Bytes, offset: Int, kept: Int) -> Int:
     """Number of kept values of a 2-bit chunk whose level bit is set."""
-    count = 0
+    count = np.int64(0)
     for j in range(kept):
         count += (body[offset + (j >> 2)] >> (2 * (j & 3) + 1)) & 1
     return count

@@ -1,4 +1,3 @@
-# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Checked chunks back to positions and values.
 
 Guarantees the exact values of the scales, which float32 holds. Does not check bytes: an index code

@@ -1,4 +1,3 @@
-# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Accumulator to packed bytes, chunk by chunk.
 
 Guarantees the canonical bytes of every chunk in its range and touches no others. Does not look for
@@ -67,9 +66,7 @@ def pack_values(
 
 
 @kernel
-def measure(
-    magnitudes: Floats, low: float, high: float, high_from: float, stats: Floats
-) -> None:
+def measure(magnitudes: Floats, low: float, high: float, high_from: float, stats: Floats) -> None:
     """Write sum (v - q)^2, sum v^2, sum q v and the number kept into stats[:4]."""
     error, square, product = 0.0, 0.0, 0.0
     for j in range(magnitudes.size):

@@ -78,7 +78,7 @@ def best_split(ascending: Floats) -> tuple[Int, float, float]:
 
 @kernel
 def half_bits(mean: float, max_scale_bits: Int) -> Int:
-    """Round to the nearest fp16, halves to even, and clamp into [2^-14, largest scale]; bits of it."""
+    """Bits of the nearest fp16, halves to even, after clamping into [2^-14, largest scale]."""
     clamped = max(mean, SMALLEST_NORMAL)
     double_bits = np.float64(clamped).view(np.int64)
     # The carry of rounding the 52-bit fraction to 10 bits runs into the exponent, as it should.

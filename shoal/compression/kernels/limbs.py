@@ -1,4 +1,3 @@
-# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Index sets to numbers of many 64-bit limbs, and numbers to and from bytes.
 
 The sorted set i_1 < ... < i_k is the number N = sum_j C(i_j, j) (combinatorial number system).

@@ -1,14 +1,13 @@
-# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Top-k of a chunk by magnitude.
 
 Guarantees the k elements of largest |x|, of equal magnitudes the ones at lower indices, in index
 order; so equal input gives equal output on every machine. Magnitudes are compared as the integers
-that their bits are, so zeros of both signs and subnormal numbers need no special case. Does not look
-for NaN or infinity.
+that their bits are, so zeros of both signs and subnormal numbers need no special case. Does not
+look for NaN or infinity.
 
 Nearly all elements are dismissed by loops that the compiler turns into vector instructions: the
-chunk is folded into lanes, and only lanes whose largest element is among the k largest such can hold
-a selected one.
+chunk is folded into lanes, and only lanes whose largest element is among the k largest such can
+hold a selected one.
 """
 
 import numpy as np
@@ -26,7 +25,7 @@ MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
 
 @kernel
 def fold(bits: Bits, maxima: Bits) -> None:
-    """Write into maxima[l] the largest magnitude among the elements l, l + lanes, l + 2 lanes, ..."""
+    """Write into maxima[l] the largest magnitude of the elements l, l + lanes, l + 2 lanes, ..."""
     for lane in range(maxima.size):
         maxima[lane] = bits[lane] & MAGNITUDE_MASK
     for row in range(maxima.size, bits.size, maxima.size):

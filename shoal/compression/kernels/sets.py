@@ -1,4 +1,3 @@
-# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Numbers back to index sets.
 
 N = sum_j C(i_j, j) is taken apart from the largest index down: i_j is the largest i with
@@ -107,9 +106,7 @@ def find_index(
     i = max(min(np.uint64(np.int64(guess)), limit - ONE), lowest)
     while i > lowest and exceeds(words, start + i * width, numbers, base, width):
         i -= ONE
-    while i + ONE < limit and not exceeds(
-        words, start + (i + ONE) * width, numbers, base, width
-    ):
+    while i + ONE < limit and not exceeds(words, start + (i + ONE) * width, numbers, base, width):
         i += ONE
     return i
 

@@ -1,4 +1,3 @@
-# ruff: noqa: PLR0917 - compiled functions are called by position.
 """Integer sums of many payloads, chunk by chunk.
 
 Guarantees what every machine agrees on: a contribution is weight * sign * min(scale, cap) in int64,
