@@ -1,0 +1,214 @@
+"""The command line: `shoal swarm | init | join | validate | inspect | data prepare | keygen`.
+
+Guarantees: an expected failure is one line on standard error and an exit code (2 configuration,
+3 halted, 4 machine or store, 130 second Ctrl+C), never a traceback; an unexpected one is a
+traceback and exit code 1, because then we want to see it.
+
+Does not do: anything itself; each command is one call.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shoal.node.data.errors import DataError
+from shoal.node.errors import EXIT_CONFIG, EXIT_RESOURCE, ConfigError, NodeError
+from shoal.protocol.errors import LocalProtocolError, ProtocolError
+from shoal.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from shoal.protocol.manifest import RunManifest
+
+app = typer.Typer(
+    name="shoal",
+    help="Train one language model on many machines that do not trust each other.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Make token shards from texts.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+ManifestArgument = Annotated[Path, typer.Argument(help="The run's manifest.json.")]
+ConfigOption = Annotated[Path, typer.Option("--config", help="This node's node.toml.")]
+ParentOption = Annotated[bool, typer.Option("--leave-with-parent", hidden=True)]
+
+
+def main() -> None:
+    """Entry point of the `shoal` command."""
+    try:
+        app()
+    except NodeError as error:
+        _fail(str(error), error.exit_code)
+    except (DataError, LocalProtocolError) as error:
+        _fail(str(error), EXIT_CONFIG)
+    except (ProtocolError, StorageError) as error:
+        _fail(str(error), EXIT_RESOURCE)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str, exit_code: int) -> None:
+    Console(stderr=True).print(f"shoal: {message}", style="bold red", markup=False, soft_wrap=True)
+    sys.exit(exit_code)
+
+
+@app.command()
+def keygen(path: Annotated[Path, typer.Argument(help="Where to put the new key.")]) -> None:
+    """Make a node's key; back it up, it is the node's identity."""
+    from shoal.protocol.identity import generate, save_key
+
+    identity = generate()
+    save_key(path, identity)
+    Console().print(f"peer   {identity.peer.text}\nkey    {identity.peer.key.hex()}")
+    Console().print(f"Keep a copy of {path}: whoever has it is this node.", soft_wrap=True)
+
+
+@data_app.command("prepare")
+def data_prepare(
+    texts: Annotated[list[Path], typer.Argument(help="UTF-8 texts: .txt, .txt.xz, .txt.gz.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the shards.")],
+    vocab_size: Annotated[int, typer.Option(help="Entries of the byte-level BPE.")] = 4096,
+    shard_tokens: Annotated[int, typer.Option(help="Tokens per shard.")] = 1 << 26,
+    held_out_ratio: Annotated[float, typer.Option(help="Share that nobody trains on.")] = 0.02,
+) -> None:
+    """Train a tokenizer on texts and write token shards."""
+    from shoal.node.data.prepare import prepare
+
+    prepared = prepare(
+        texts,
+        out,
+        vocab_size=vocab_size,
+        shard_tokens=shard_tokens,
+        held_out_ratio=held_out_ratio,
+    )
+    for shard in (*prepared.shards, prepared.held_out):
+        tokens = prepared.num_tokens(shard)
+        Console().print(f"{shard.path}  {tokens:,} tokens  {shard.sha256.hex()}", soft_wrap=True)
+
+
+@app.command()
+def init(
+    plan: Annotated[Path, typer.Argument(help="The run plan, a TOML file.")],
+    store: Annotated[Path, typer.Option("--store", help="Root folder of the store.")],
+    out: Annotated[Path, typer.Option("--out", help="Where to write manifest.json.")],
+    validator: Annotated[list[str], typer.Option(help="Peer id of a validator; repeat it.")],
+    work: Annotated[Path, typer.Option("--work", help="Folder for shards.")] = Path("data"),
+    threshold: Annotated[int, typer.Option(help="Validators that must sign.")] = 1,
+) -> None:
+    """Start a run: make genesis, shards and manifest, and put them into the store."""
+    from shoal.node.swarm_setup import init_run
+
+    manifest = init_run(plan, store, out, validator, work, threshold)
+    console = Console()
+    console.print(f"run        {manifest.run_id.hex()}", soft_wrap=True)
+    console.print(f"parameters {sum(manifest.sizes):,}")
+    console.print(f"payload    {manifest.payload_bytes:,} bytes")
+    console.print(f"manifest   {out}", soft_wrap=True)
+
+
+@app.command()
+def join(
+    manifest: ManifestArgument, config: ConfigOption, leave_with_parent: ParentOption = False
+) -> None:
+    """Train in a run."""
+    _run_node(manifest, config, validates=False, leave_with_parent=leave_with_parent)
+
+
+@app.command()
+def validate(
+    manifest: ManifestArgument, config: ConfigOption, leave_with_parent: ParentOption = False
+) -> None:
+    """Check payloads and close rounds."""
+    _run_node(manifest, config, validates=True, leave_with_parent=leave_with_parent)
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A payload, record, announcement or manifest.")],
+    manifest: Annotated[Path | None, typer.Option(help="The run's manifest.json.")] = None,
+) -> None:
+    """Print a received object readably and say what is wrong with it."""
+    from shoal.node.inspecting import inspect_file
+
+    found = inspect_file(file, None if manifest is None else load_manifest(manifest))
+    table = Table(title=found.kind, show_header=False, title_justify="left")
+    for name, value in found.facts.items():
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    if found.problem:
+        console.print(f"BAD  {found.problem}", style="bold red", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    console.print(f"OK   checked: {found.checked}", style="green", markup=False, soft_wrap=True)
+
+
+@app.command()
+def swarm(
+    config: Annotated[Path, typer.Option("--config", help="The run plan.")],
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of everything.")],
+    peers: Annotated[int | None, typer.Option(help="Peers, instead of the plan's.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds, instead of the plan's.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in this folder.")] = False,
+) -> None:
+    """Train with several peers and a validator, each a process, on this machine."""
+    from shoal.node.swarm import run_swarm
+
+    _run(lambda: run_swarm(config, run_dir, num_peers=peers, num_rounds=rounds, fresh=fresh))
+
+
+def load_manifest(path: Path) -> "RunManifest":
+    """Reads a manifest file.
+
+    Raises:
+        ConfigError: it is missing, damaged or not a manifest.
+    """
+    from shoal.protocol.errors import InvalidManifestError, RemoteProtocolError
+    from shoal.protocol.manifest import read_manifest
+
+    try:
+        return read_manifest(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(path, "the file", "a manifest", error.strerror or "") from error
+    except InvalidManifestError as error:
+        raise ConfigError(path, error.path, error.expected, error.found) from error
+    except RemoteProtocolError as error:
+        raise ConfigError(path, "the whole file", "a canonical manifest", str(error)) from error
+
+
+def _run_node(
+    manifest_file: Path, config_file: Path, *, validates: bool, leave_with_parent: bool
+) -> None:
+    from shoal.node import stopping
+    from shoal.node.config import load_node_config
+
+    manifest, config = load_manifest(manifest_file), load_node_config(config_file)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if leave_with_parent:
+        stopping.leave_with_parent()
+
+    async def body() -> None:
+        from shoal.node.start_node import run_node
+
+        stop = asyncio.Event()
+        stopping.install(stop)
+        result = await run_node(manifest, config, validates=validates, stop=stop)
+        verb = "finished" if result.outcome.finished else "stopped after"
+        Console().print(
+            f"{verb} round {result.outcome.round_id}, state {result.state_hash.hex()[:16]}, "
+            f"parameters {result.parameters_root.hex()[:16]}",
+            soft_wrap=True,
+        )
+
+    _run(body)
+
+
+def _run(body: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(body())

@@ -1,0 +1,140 @@
+"""Configuration files: what may differ between nodes, and the plan from which a run is made.
+
+Guarantees: a loaded value has every field checked; an unknown key, a wrong type or a number out of
+range is a `ConfigError` with file, field, expected and found. Paths in a file are relative to it.
+
+Does not do: take values from the environment (secrets will come from there, and nothing else), or
+merge several files. What must be equal on all nodes is `protocol.manifest.RunManifest`.
+"""
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from shoal.node.errors import ConfigError
+from shoal.protocol.errors import InvalidManifestError
+from shoal.protocol.manifest import (
+    AdmissionSection,
+    CodecSection,
+    ModelSection,
+    OuterSection,
+    RunSection,
+    TimingSection,
+    TrainingSection,
+)
+from shoal.protocol.schema import Notation, bounded, from_plain, one_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreConfig:
+    """Where the run's objects are."""
+
+    kind: str = one_of("directory", default="directory")
+    path: str
+    """Root folder of a directory store."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeConfig:
+    """What may differ between the nodes of one run."""
+
+    key_file: str
+    """The node's Ed25519 key, made by `shoal keygen`."""
+    state_dir: str
+    """Checkpoints, downloaded data and the event log."""
+    store: StoreConfig
+    device: str = one_of("cpu", "cuda", default="cpu")
+    num_threads: int = bounded(1, 1024, default=1)
+    """Threads of the training computation."""
+    clock_offset_s: float = bounded(-86400.0, 86400.0, default=0.0)
+    """Added to this machine's clock, where that cannot be set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataPlan:
+    """From which texts the run's tokens are made."""
+
+    texts: tuple[str, ...]
+    vocab_size: int = bounded(258, 1 << 20)
+    seq_len: int = bounded(2, 1 << 20)
+    shard_tokens: int = bounded(1, 1 << 40, default=1 << 26)
+    held_out_ratio: float = bounded(0.0001, 0.5, default=0.02)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenesisPlan:
+    """How the first parameters are made."""
+
+    seed: int = bounded(0, 2**53 - 1, default=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwarmPlan:
+    """How many nodes `shoal swarm` starts on one machine."""
+
+    num_peers: int = bounded(1, 255, default=4)
+    num_validators: int = bounded(1, 1, default=1)
+    """One for now: the agreement of several is not built yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """What whoever starts a run writes down; `shoal init` makes the manifest from it."""
+
+    run: RunSection
+    model: ModelSection
+    data: DataPlan
+    training: TrainingSection
+    timing: TimingSection
+    codec: CodecSection = field(default_factory=CodecSection)
+    outer: OuterSection = field(default_factory=OuterSection)
+    admission: AdmissionSection = field(default_factory=AdmissionSection)
+    genesis: GenesisPlan = field(default_factory=GenesisPlan)
+    swarm: SwarmPlan = field(default_factory=SwarmPlan)
+
+
+def load_node_config(path: Path) -> NodeConfig:
+    """Reads `node.toml`; its paths come back absolute.
+
+    Raises:
+        ConfigError: the file is missing, not TOML, or a field is wrong.
+    """
+    config = _load(NodeConfig, path)
+    base = path.resolve().parent
+    return replace(
+        config,
+        key_file=str(base / config.key_file),
+        state_dir=str(base / config.state_dir),
+        store=replace(config.store, path=str(base / config.store.path)),
+    )
+
+
+def load_run_plan(path: Path) -> RunPlan:
+    """Reads a run plan; the texts' paths come back absolute.
+
+    Raises:
+        ConfigError: the file is missing, not TOML, or a field is wrong.
+    """
+    plan = _load(RunPlan, path)
+    base = path.resolve().parent
+    texts = tuple(str(base / text) for text in plan.data.texts)
+    return replace(plan, data=replace(plan.data, texts=texts))
+
+
+def _load(cls: type[T], path: Path) -> T:
+    try:
+        with path.open("rb") as file:
+            plain = tomllib.load(file)
+    except FileNotFoundError as error:
+        raise ConfigError(path, "the file", "a TOML file", "no such file") from error
+    except OSError as error:
+        raise ConfigError(path, "the file", "a readable file", error.strerror or "") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(path, "the whole file", "TOML", str(error)) from error
+    try:
+        return from_plain(cls, plain, Notation.NATIVE)
+    except InvalidManifestError as error:
+        raise ConfigError(path, error.path, error.expected, error.found) from error

@@ -1,0 +1,148 @@
+"""Starting a run: genesis, data and manifest from a plan (`shoal init`).
+
+Guarantees: the manifest is put into the store last, after everything that it names; doing it again
+with the same plan and data gives the same bytes except for the genesis on another machine, and an
+existing manifest is never replaced.
+
+Does not do: start nodes.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.compression import BodyLayout, SpecMismatchError
+from shoal.node import blobs
+from shoal.node.config import RunPlan
+from shoal.node.data.prepare import PreparedData, prepare
+from shoal.node.data.token_files import DataFile
+from shoal.node.errors import ConfigError, ResourceError
+from shoal.node.model import build_model, parameters_of, tensor_table
+from shoal.node.parameters import parameters_root, to_file
+from shoal.node.run_context import make_spec
+from shoal.node.store_keys import StoreKeys
+from shoal.protocol.errors import InvalidManifestError
+from shoal.protocol.identity import PeerId
+from shoal.protocol.manifest import (
+    AdmissionSection,
+    BlobSection,
+    DataSection,
+    GenesisSection,
+    LimitsSection,
+    RunManifest,
+    ValidatorsSection,
+    check_manifest,
+)
+from shoal.storage.errors import ObjectExistsError, StorageError
+from shoal.storage.meter import MeteredStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRun:
+    """A manifest and the bytes that it names."""
+
+    manifest: RunManifest
+    genesis: bytes
+
+
+def prepare_data(plan: RunPlan, folder: Path) -> PreparedData:
+    """Token shards and tokenizer from the plan's texts, made once.
+
+    Raises:
+        DataError: a text is missing, not UTF-8, or too short.
+    """
+    return prepare(
+        [Path(text) for text in plan.data.texts],
+        folder,
+        vocab_size=plan.data.vocab_size,
+        shard_tokens=plan.data.shard_tokens,
+        held_out_ratio=plan.data.held_out_ratio,
+    )
+
+
+def make_run(
+    plan: RunPlan, data: PreparedData, validators: tuple[PeerId, ...], threshold: int
+) -> NewRun:
+    """Draws the first parameters and writes the manifest's content.
+
+    Args:
+        plan: what whoever starts the run wrote down.
+        data: of `prepare_data`.
+        validators: who signs records.
+        threshold: how many of them must.
+
+    Raises:
+        ConfigError: the plan contradicts itself or transformers refuses the model.
+    """
+    model = build_model(plan.model, data.vocab_size, plan.genesis.seed)
+    tensors = tensor_table(model)
+    values = [p.detach().numpy().reshape(-1) for p in parameters_of(model)]
+    genesis = to_file(tensors, values)
+    try:
+        spec = make_spec(plan.codec)
+        sizes = tuple(p.numel() for p in parameters_of(model))
+        manifest = RunManifest(
+            run=plan.run,
+            model=plan.model,
+            codec=plan.codec,
+            data=_data_section(plan, data),
+            training=plan.training,
+            outer=plan.outer,
+            timing=plan.timing,
+            validators=ValidatorsSection(
+                keys=tuple(peer.key for peer in validators), threshold=threshold
+            ),
+            admission=plan.admission,
+            genesis=GenesisSection(
+                root=parameters_root(tensors, values), blob=blobs.describe_bytes(genesis)
+            ),
+            tensors=tensors,
+            limits=LimitsSection(body_bytes=BodyLayout(spec, sizes).body_bytes),
+        )
+        return NewRun(manifest=check_manifest(manifest), genesis=genesis)
+    except InvalidManifestError as error:
+        raise ConfigError("the run plan", error.path, error.expected, error.found) from error
+    except SpecMismatchError as error:
+        raise ConfigError(
+            "the run plan", "codec", "a codec that fits the model", str(error)
+        ) from error
+
+
+def _data_section(plan: RunPlan, data: PreparedData) -> DataSection:
+    def section(file: DataFile) -> BlobSection:
+        return BlobSection(sha256=file.sha256, num_bytes=file.num_bytes)
+
+    return DataSection(
+        seq_len=plan.data.seq_len,
+        vocab_size=data.vocab_size,
+        token_bytes=data.token_bytes,
+        tokenizer=section(data.tokenizer),
+        shards=tuple(section(shard) for shard in data.shards),
+        held_out=section(data.held_out),
+    )
+
+
+async def store_run(new: NewRun, data: PreparedData, store: MeteredStore) -> None:
+    """Uploads genesis, data and, last, the manifest.
+
+    Raises:
+        ResourceError: the store did not take them.
+    """
+    keys = StoreKeys(new.manifest.run_id)
+    files = [data.tokenizer.path, data.held_out.path, *(shard.path for shard in data.shards)]
+    try:
+        await blobs.upload(store, keys, new.genesis)
+        for path in files:
+            await blobs.upload(store, keys, path.read_bytes())
+        await store.labelled(peer="run", kind="manifest").put(
+            keys.manifest, new.manifest.to_bytes()
+        )
+    except ObjectExistsError:
+        return
+    except StorageError as error:
+        raise ResourceError(f"the store does not take the new run: {error}") from error
+
+
+def admit(plan: RunPlan, peers: tuple[PeerId, ...]) -> RunPlan:
+    """The plan with a roster of exactly these peers."""
+    keys = tuple(peer.key for peer in peers)
+    return replace(plan, admission=AdmissionSection(mode="roster", peers=keys))

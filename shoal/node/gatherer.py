@@ -1,0 +1,355 @@
+"""Gather: fetching and checking the others' payloads while they appear, one round at a time.
+
+Guarantees: one bad peer costs that peer only, with a code; a payload is downloaded, verified and
+decoded as soon as its announcement is seen, many at once, checks in worker threads; no more bytes
+are read than the manifest's exact payload length; the round's record is noticed here too. A failure
+of this node's own link or store is nobody's fault: it is retried and never becomes a rejection.
+
+Does not do: decide which payloads count (the record does), or aggregate.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from shoal.compression import CheckedBody
+from shoal.node.errors import ResourceError
+from shoal.node.run_context import BodyChecker, RunContext
+from shoal.node.telemetry.names import EventName
+from shoal.protocol.announcement import MAX_ANNOUNCEMENT_BYTES, read_announcement
+from shoal.protocol.chain import ChainHead
+from shoal.protocol.errors import ErrorCode, PayloadError, RemoteProtocolError
+from shoal.protocol.identity import PeerId, parse_peer_key
+from shoal.protocol.payload import Payload, PayloadContext, validate
+from shoal.protocol.record import VerifiedRecord, read_record
+from shoal.protocol.record_body import CountedPayload
+from shoal.storage.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+    StorageError,
+    StorageFullError,
+)
+
+logger = logging.getLogger(__name__)
+
+_COMPLAIN_EVERY_S = 10.0
+# One open round may hold this many times the gather limit of candidates (announcements are cheap).
+_CANDIDATE_FACTOR = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """A verified payload and how it came."""
+
+    payload: Payload[CheckedBody]
+    raw: bytes
+    announced_at_s: float
+    latency_s: float
+    """From the announcement's appearance to the verified payload; 0 for this node's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """Why one peer's payload does not count for this node."""
+
+    peer: str
+    """Hex key as in the store; not verified."""
+    code: ErrorCode
+    detail: str
+
+
+class RoundGather:
+    """The gather of one round. `run` polls until it is cancelled."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        head: ChainHead,
+        *,
+        on_record: Callable[[], None] = lambda: None,
+        keep_copies: bool = False,
+    ) -> None:
+        self.run_context = run
+        self.head = head
+        self.round_id = head.round_id + 1
+        self.accepted: dict[PeerId, Gathered] = {}
+        self.rejected: dict[str, Rejected] = {}
+        self.attending: set[PeerId] = set()
+        self.record: VerifiedRecord | None = None
+        self.bad_record: bytes | None = None
+        """Bytes under the record's key that are no valid record."""
+        self.changed = asyncio.Event()
+        self._on_record = on_record
+        self._keep_copies = keep_copies
+        self._started: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fatal: ResourceError | None = None
+        self._complained_at_s = 0.0
+        self._context = PayloadContext(
+            round_id=self.round_id,
+            base_state=head.state,
+            seen={},
+            check_body=BodyChecker(run.layout),
+        )
+
+    async def poll(self) -> None:
+        """Looks until the round's record is known; cancel to stop.
+
+        Raises:
+            ResourceError: this machine or the store has no room left.
+        """
+        try:
+            while self.record is None:
+                await self._poll_once()
+                if self._fatal is not None:
+                    raise self._fatal
+                await asyncio.sleep(self.run_context.limits.poll_s)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def _poll_once(self) -> None:
+        try:
+            await self.look_for_record()
+            await self._look_for_announcements()
+        except StorageFullError as error:
+            self._fatal = ResourceError(str(error))
+        except StorageError as error:
+            self._complain(f"the store cannot be read: {error}")
+
+    async def look_for_record(self) -> VerifiedRecord | None:
+        """Reads the round's record once, if it is there and valid.
+
+        Raises:
+            StorageError: the store did not answer.
+        """
+        run = self.run_context
+        store = run.store.labelled(peer="validators", kind="record")
+        try:
+            raw = await store.get(
+                run.keys.record(self.round_id), max_bytes=run.record_rules.max_bytes
+            )
+        except ObjectNotFoundError:
+            return None
+        except ObjectTooLargeError as error:
+            self._refuse_record(b"", ErrorCode.E_LEN, str(error))
+            return None
+        try:
+            self.record = read_record(raw, run.record_rules, self.head)
+        except RemoteProtocolError as error:
+            self._refuse_record(raw, error.code, error.detail)
+            return None
+        self.changed.set()
+        self._on_record()
+        return self.record
+
+    def _refuse_record(self, raw: bytes, code: ErrorCode, detail: str) -> None:
+        if self.bad_record != raw:
+            self.bad_record = raw
+            self.run_context.log.emit(
+                EventName.RECORD_REJECTED, round_id=self.round_id, code=code, detail=detail
+            )
+            logger.warning("round %d: record refused: %s: %s", self.round_id, code, detail)
+
+    async def _look_for_announcements(self) -> None:
+        run = self.run_context
+        if self._keep_copies:
+            for key in await self._list(run.keys.attending_prefix(self.round_id)):
+                self._spawn(key, self._read_attending(key))
+        for key in await self._list(run.keys.published_prefix(self.round_id)):
+            if key != run.keys.published(self.round_id, run.me):
+                self._spawn(key, self._fetch(key, run.clock.now_s()))
+
+    async def _list(self, prefix: str) -> tuple[str, ...]:
+        """The first keys under `prefix`; how many is bounded, whoever writes there."""
+        limit = 10 * self.run_context.manifest.outer.gather_limit
+        store = self.run_context.store.labelled(peer="run", kind="list")
+        return (await store.list(prefix, limit=limit)).keys
+
+    def _spawn(self, key: str, work: Coroutine[None, None, None]) -> None:
+        limit = _CANDIDATE_FACTOR * self.run_context.manifest.outer.gather_limit
+        folder = key.rsplit("/", 1)[0]
+        num_started = sum(1 for name in self._started if name.startswith(folder))
+        if key in self._started or num_started >= limit:
+            work.close()
+            return
+        self._started.add(key)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_attending(self, key: str) -> None:
+        peer_hex = key.rsplit("/", 1)[1]
+        try:
+            peer, _ = await self._read_announcement(key, peer_hex)
+        except RemoteProtocolError as error:
+            self._reject(peer_hex, error.code, error.detail)
+        except StorageError:
+            self._started.discard(key)
+        else:
+            self.attending.add(peer)
+            self.changed.set()
+
+    async def _read_announcement(self, key: str, peer_hex: str) -> tuple[PeerId, bytes]:
+        """The verified author and the payload id of an announcement.
+
+        Raises:
+            RemoteProtocolError: the announcement is not what it must be.
+            StorageError: it could not be read.
+        """
+        run = self.run_context
+        store = run.store.labelled(peer=peer_hex[:16], kind="announcement")
+        try:
+            raw = await store.get(key, max_bytes=MAX_ANNOUNCEMENT_BYTES)
+        except ObjectTooLargeError as error:
+            raise RemoteProtocolError(ErrorCode.E_LEN, str(error)) from error
+        verified = read_announcement(raw, run.payload_rules, self.round_id)
+        if verified.peer.key.hex() != peer_hex:
+            raise RemoteProtocolError(
+                ErrorCode.E_OBJECT_KEY, f"announcement of {verified.peer.short} under {peer_hex}"
+            )
+        return verified.peer, verified.announcement.payload_id
+
+    async def _fetch(self, key: str, seen_at_s: float) -> None:
+        """One peer's whole way; the boundary that keeps its faults to itself."""
+        peer_hex = key.rsplit("/", 1)[1]
+        try:
+            peer, payload_id = await self._read_announcement(key, peer_hex)
+            payload_key = self.run_context.keys.payload(self.round_id, peer)
+            raw, payload = await self.download(payload_key, peer, kind="payload")
+            _check_announced(payload, peer, payload_id)
+            if self._keep_copies:
+                await self.keep_copy(payload.payload_id, raw)
+        except RemoteProtocolError as error:
+            self._reject(peer_hex, error.code, error.detail)
+        except StorageFullError as error:
+            self._fatal = ResourceError(str(error))
+        except StorageError as error:
+            # Our link or a payload that is still on its way: look again at the next poll.
+            self._started.discard(key)
+            self._complain(f"payload of {peer_hex[:16]} not readable yet: {error}")
+        except Exception as error:  # the per-peer boundary: this peer only, counted
+            logger.warning("unforeseen failure with %s", peer_hex[:16], exc_info=True)
+            self._reject(peer_hex, ErrorCode.E_INTERNAL, repr(error))
+        else:
+            self.accept(payload, raw, announced_at_s=seen_at_s)
+
+    async def download(
+        self, key: str, peer: PeerId, *, kind: str
+    ) -> tuple[bytes, Payload[CheckedBody]]:
+        """Reads and validates one payload.
+
+        Raises:
+            PayloadError: what was read is not a valid payload of this round.
+            StorageError: it could not be read.
+        """
+        run = self.run_context
+        store = run.store.labelled(peer=peer.short, kind=kind)
+        expected = run.manifest.payload_bytes
+        async with asyncio.timeout(run.limits.transfer_s):
+            try:
+                raw = await store.get(key, max_bytes=expected)
+            except ObjectTooLargeError as error:
+                raise PayloadError(ErrorCode.E_LEN, str(error)) from error
+        payload = await asyncio.to_thread(validate, raw, run.payload_rules, self._context)
+        return raw, payload
+
+    async def keep_copy(self, payload_id: bytes, raw: bytes) -> None:
+        """Stores a payload by its id, so that it survives its author going away.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        store = self.run_context.store.labelled(peer="validators", kind="copy")
+        try:
+            await store.put(self.run_context.keys.copy(payload_id), raw)
+        except ObjectExistsError:
+            return
+
+    def accept(self, payload: Payload[CheckedBody], raw: bytes, *, announced_at_s: float) -> None:
+        """Notes a verified payload of this round."""
+        now_s = self.run_context.clock.now_s()
+        own = payload.peer == self.run_context.me
+        self.accepted[payload.peer] = Gathered(
+            payload=payload,
+            raw=raw,
+            announced_at_s=announced_at_s,
+            latency_s=0.0 if own else now_s - announced_at_s,
+        )
+        self.changed.set()
+        if not own:
+            self.run_context.log.emit(
+                EventName.PAYLOAD_ACCEPTED,
+                round_id=self.round_id,
+                peer=payload.peer.text,
+                latency_s=now_s - announced_at_s,
+            )
+
+    def forget(self, peer: PeerId) -> None:
+        """Drops an accepted payload: what is in the store under its name is another one."""
+        self.accepted.pop(peer, None)
+
+    def _reject(self, peer_hex: str, code: ErrorCode, detail: str) -> None:
+        self.rejected[peer_hex] = Rejected(peer=peer_hex, code=code, detail=detail)
+        self.changed.set()
+        self.run_context.log.emit(
+            EventName.PAYLOAD_REJECTED,
+            round_id=self.round_id,
+            peer=peer_hex,
+            code=code,
+            detail=detail,
+        )
+        logger.warning("round %d: %s refused: %s: %s", self.round_id, peer_hex[:16], code, detail)
+
+    def failed_peers(self) -> frozenset[PeerId]:
+        """Rejected peers whose key is a key: nothing more is expected of them this round."""
+        return frozenset(
+            parse_peer_key(bytes.fromhex(peer_hex))
+            for peer_hex in self.rejected
+            if _is_peer_hex(peer_hex)
+        )
+
+    async def fetch_counted(self, entry: CountedPayload) -> Payload[CheckedBody]:
+        """A payload that the record lists; waits for it as long as it takes, never skips it."""
+        known = self.accepted.get(entry.peer)
+        if known is not None and known.payload.payload_id == entry.payload_id:
+            return known.payload
+        keys = self.run_context.keys
+        places = (keys.copy(entry.payload_id), keys.payload(self.round_id, entry.peer))
+        while True:
+            for place in places:
+                try:
+                    _, payload = await self.download(place, entry.peer, kind="copy")
+                except (RemoteProtocolError, StorageError, TimeoutError) as error:
+                    self._complain(f"counted payload of {entry.peer.short}: {place}: {error}")
+                    continue
+                if payload.payload_id == entry.payload_id:
+                    return payload
+            await asyncio.sleep(self.run_context.limits.poll_s)
+
+    def _complain(self, message: str) -> None:
+        now_s = self.run_context.clock.now_s()
+        if now_s - self._complained_at_s >= _COMPLAIN_EVERY_S:
+            self._complained_at_s = now_s
+            self.run_context.log.emit(EventName.WARNING, round_id=self.round_id, message=message)
+            logger.warning("round %d: %s", self.round_id, message)
+
+
+def _check_announced(payload: Payload[CheckedBody], peer: PeerId, payload_id: bytes) -> None:
+    """The announcement is signed too: another payload under it is a second, conflicting word."""
+    if payload.peer != peer or payload.payload_id != payload_id:
+        raise PayloadError(
+            ErrorCode.E_EQUIVOCATION,
+            f"announced {payload_id.hex()}, found {payload.payload_id.hex()}",
+            peer,
+        )
+
+
+def _is_peer_hex(peer_hex: str) -> bool:
+    try:
+        parse_peer_key(bytes.fromhex(peer_hex))
+    except (ValueError, RemoteProtocolError):
+        return False
+    return True

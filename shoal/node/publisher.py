@@ -1,0 +1,76 @@
+"""Upload and announce: durable first, announced second.
+
+Guarantees: the payload is created once and read back by length before anyone hears of it; after a
+crash or a lost answer the same bytes may be published again, which is a success; other bytes under
+this node's key are an alarm, never overwritten.
+
+Does not do: make payloads.
+"""
+
+from shoal.node.run_context import RunContext
+from shoal.protocol.announcement import Announcement, AnnouncementType, Where, build_announcement
+from shoal.protocol.errors import ErrorCode, RemoteProtocolError
+from shoal.storage.errors import ObjectExistsError, StorageUnavailableError
+
+OWN = "own"
+RUN_STORE = "run-store"
+"""The payload is in the store that the run's records are in, under the computed key."""
+
+
+async def attend(run: RunContext, round_id: int) -> None:
+    """Tells the validators that this node trains for the round.
+
+    Raises:
+        StorageError: the store did not take it.
+    """
+    raw = _announce(run, round_id, AnnouncementType.ATTENDING, b"")
+    await _put_once(run, run.keys.attending(round_id, run.me), raw, "announcement")
+
+
+async def publish(run: RunContext, round_id: int, payload_id: bytes, raw: bytes) -> None:
+    """Uploads the payload, reads its length back, announces it.
+
+    Raises:
+        RemoteProtocolError: E_KEY_IN_USE, another payload of this key is there.
+        StorageError: the store did not take it.
+    """
+    key = run.keys.payload(round_id, run.me)
+    await _put_once(run, key, raw, "payload")
+    info = await run.store.labelled(peer=OWN, kind="payload").head(key)
+    if info.num_bytes != len(raw):
+        raise StorageUnavailableError(
+            f"read back {info.num_bytes} bytes of a payload of {len(raw)}", key
+        )
+    announcement = _announce(run, round_id, AnnouncementType.PUBLISHED, payload_id)
+    await _put_once(run, run.keys.published(round_id, run.me), announcement, "announcement")
+
+
+def _announce(run: RunContext, round_id: int, kind: AnnouncementType, payload_id: bytes) -> bytes:
+    published = kind is AnnouncementType.PUBLISHED
+    return build_announcement(
+        run.identity,
+        Announcement(
+            run_id=run.manifest.run_id,
+            round_id=round_id,
+            peer_key=run.me.key,
+            type=kind,
+            payload_id=payload_id,
+            num_bytes=run.manifest.payload_bytes if published else 0,
+            sequence=round_id,
+            where=Where(provider=RUN_STORE),
+        ),
+    )
+
+
+async def _put_once(run: RunContext, key: str, raw: bytes, kind: str) -> None:
+    store = run.store.labelled(peer=OWN, kind=kind)
+    try:
+        await store.put(key, raw)
+    except ObjectExistsError as error:
+        if await store.get(key, max_bytes=max(len(raw), 1)) != raw:
+            raise RemoteProtocolError(
+                ErrorCode.E_KEY_IN_USE,
+                f"{key} holds other bytes than this node's: another node uses the same key, or "
+                "this node's state folder was lost within the round",
+                run.me,
+            ) from error

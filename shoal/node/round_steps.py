@@ -1,0 +1,249 @@
+"""What a node does for each action of the round machine.
+
+Guarantees: every method does one arrow of the round and returns the event that the machine wants
+next. Does not do: decide what comes next (`protocol.round_machine` does), loop (`round_loop` does),
+or hold the rules of an arrow (its own module does).
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+
+from shoal.node import publisher
+from shoal.node.applying import apply_record
+from shoal.node.checkpoint import CheckpointFolder
+from shoal.node.data_source import DataSource
+from shoal.node.errors import HaltError, ResourceError
+from shoal.node.gatherer import RoundGather
+from shoal.node.local_state import LocalState
+from shoal.node.round_notes import RoundNotes, make_report
+from shoal.node.run_context import RunContext
+from shoal.node.staging import check_own, stage_payload
+from shoal.node.telemetry.names import EventName
+from shoal.node.telemetry.round_timer import PhaseName, RoundTimer
+from shoal.node.trainer import InnerResult
+from shoal.node.validator import Attended, close_round
+from shoal.protocol.chain import round_seed
+from shoal.protocol.errors import RemoteProtocolError
+from shoal.protocol.record import VerifiedRecord
+from shoal.protocol.round_machine import (
+    Applied,
+    Failed,
+    NoRecordYet,
+    Published,
+    RecordSeen,
+    Settlement,
+    Staged,
+    Trained,
+)
+from shoal.storage.errors import StorageError, StorageFullError
+
+logger = logging.getLogger(__name__)
+
+_GIVE_UP_CONFLICTS = 2
+
+
+class RoundSteps:
+    """One node's hands. All methods run on the event loop; heavy work goes to threads."""
+
+    def __init__(
+        self, run: RunContext, state: LocalState, data: DataSource, folder: CheckpointFolder
+    ) -> None:
+        self.run = run
+        self.state = state
+        self.interrupt = threading.Event()
+        """Set it to end the inner loop early."""
+        self._data = data
+        self._folder = folder
+        self._gather = RoundGather(run, state.head)
+        self._polling: asyncio.Task[None] | None = None
+        self._notes = RoundNotes(timer=RoundTimer(run.meter.now_s))
+        self._attended = Attended()
+        self._num_conflicts = 0
+
+    def known_record(self) -> VerifiedRecord | None:
+        """The round's record, if the gather has seen it."""
+        return self._gather.record
+
+    async def look(self, round_id: int) -> RecordSeen | NoRecordYet:
+        """Looks once for the round's record; starts the gather if there is none yet."""
+        self._notes = RoundNotes(timer=RoundTimer(self.run.meter.now_s))
+        self.run.meter.drain()
+        self.interrupt.clear()
+        # The gather sets the flag as soon as the record appears: training then ends early.
+        self._gather = RoundGather(
+            self.run,
+            self.state.head,
+            on_record=self.interrupt.set,
+            keep_copies=not self.state.trains,
+        )
+        try:
+            record = await self._gather.look_for_record()
+        except StorageError as error:
+            logger.warning("round %d: the store cannot be read: %s", round_id, error)
+            record = None
+        if record is not None:
+            self._notes.replayed = True
+            return RecordSeen(record)
+        self.run.log.emit(EventName.ROUND_OPENED, round_id=round_id)
+        self._polling = asyncio.create_task(self._gather.poll())
+        return NoRecordYet(round_id)
+
+    async def train(self, round_id: int, until_s: float) -> Trained:
+        """H inner steps from the base parameters, or fewer (deadline, record, stop)."""
+        with contextlib.suppress(StorageError, RemoteProtocolError):
+            # Attendance is a courtesy: a node that cannot say so may still publish.
+            await publisher.attend(self.run, round_id)
+        with self._notes.timer.phase(PhaseName.TRAIN):
+            self._notes.result = await asyncio.to_thread(self._train, round_id, until_s)
+        return Trained(round_id)
+
+    def _train(self, round_id: int, until_s: float) -> InnerResult:
+        self.state.trainer.load_base(self.state.base)
+        return self.state.trainer.run(
+            round_id,
+            self._data.batches(round_seed(self.state.head), self.run.me.key),
+            out_of_time=lambda: self.run.clock.now_s() >= until_s,
+            interrupt=self.interrupt,
+            on_step=lambda step, loss: self.run.log.emit(
+                EventName.INNER_STEP, round_id=round_id, step=step, loss=loss
+            ),
+        )
+
+    async def stage(self, round_id: int) -> Staged:
+        """Pseudo-gradient, error feedback, encoding, signature; durable when it returns."""
+        if self._notes.result is None:
+            raise HaltError("asked to stage before training")
+        if self._notes.result.steps == 0:
+            # Nothing was learned: the residual stays as it is and there is nothing to send.
+            return Staged(round_id, b"")
+        with self._notes.timer.phase(PhaseName.STAGE):
+            staged = await asyncio.to_thread(
+                stage_payload, self.run, self.state, self._folder, self._notes.result
+            )
+        self._notes.stats = staged.stats
+        self._notes.pseudo_gradient_norm = staged.pseudo_gradient_norm
+        self.run.log.emit(EventName.PAYLOAD_STAGED, round_id=round_id, num_bytes=len(staged.raw))
+        return Staged(round_id, b"" if staged.payload is None else staged.payload.payload_id)
+
+    async def publish(self, round_id: int) -> Published | Failed:
+        """Uploads and announces the staged payload; a round that cannot be published is lost."""
+        raw = self.state.staged_raw
+        payload = None if raw is None else check_own(self.run, self.state, raw)
+        if raw is None or payload is None:
+            return Published(round_id)
+        self._gather.accept(payload, raw, announced_at_s=self.run.clock.now_s())
+        with self._notes.timer.phase(PhaseName.UPLOAD):
+            return await self._publish(round_id, payload.payload_id, raw)
+
+    async def _publish(self, round_id: int, payload_id: bytes, raw: bytes) -> Published | Failed:
+        deadline_s = self.run.meter.now_s() + self.run.limits.round_s
+        while self.known_record() is None and self.run.meter.now_s() < deadline_s:
+            try:
+                await publisher.publish(self.run, round_id, payload_id, raw)
+            except RemoteProtocolError as error:
+                return self._on_conflict(round_id, error)
+            except StorageFullError as error:
+                raise ResourceError(str(error)) from error
+            except StorageError as error:
+                logger.warning("round %d: upload failed, trying again: %s", round_id, error)
+                await asyncio.sleep(self.run.limits.poll_s * 5)
+            else:
+                self._num_conflicts = 0
+                self.run.log.emit(
+                    EventName.PAYLOAD_PUBLISHED, round_id=round_id, num_bytes=len(raw)
+                )
+                break
+        return Published(round_id)
+
+    def _on_conflict(self, round_id: int, error: RemoteProtocolError) -> Published | Failed:
+        """Another payload of our key: once may be a lost state folder, twice is another node."""
+        self._num_conflicts += 1
+        self._gather.forget(self.run.me)
+        self.run.log.emit(EventName.WARNING, round_id=round_id, message=str(error))
+        logger.warning("round %d: %s", round_id, error)
+        if self._num_conflicts < _GIVE_UP_CONFLICTS:
+            return Published(round_id)
+        return Failed(
+            f"{error}. It happened in {self._num_conflicts} rounds in a row: stop the other node, "
+            "or give this one a key of its own (shoal keygen)"
+        )
+
+    async def await_record(self, round_id: int) -> RecordSeen:
+        """Gathers until the record is there."""
+        with self._notes.timer.phase(PhaseName.WAIT):
+            await self._poller()
+        return RecordSeen(self._the_record(round_id))
+
+    async def close(self, round_id: int, opened_at_s: float) -> RecordSeen:
+        """Validator: closes the round."""
+        polling = self._poller()
+        closing = asyncio.create_task(
+            close_round(self.run, self.state, self._gather, opened_at_s, self._attended)
+        )
+        with self._notes.timer.phase(PhaseName.WAIT):
+            try:
+                await asyncio.wait({closing, polling}, return_when=asyncio.FIRST_COMPLETED)
+                # Whichever failed says why; the other one would wait for ever.
+                for task in (closing, polling):
+                    if task.done():
+                        await task
+            finally:
+                closing.cancel()
+        return RecordSeen(self._the_record(round_id))
+
+    async def apply(self, verified: VerifiedRecord, settlement: Settlement) -> Applied:
+        """Applies exactly what the record lists, settles the residual, makes it durable."""
+        payloads = await asyncio.gather(
+            *(self._gather.fetch_counted(entry) for entry in verified.record.counted)
+        )
+        notes = self._notes
+        notes.counted = settlement is Settlement.COMMIT
+        with notes.timer.phase(PhaseName.APPLY):
+            notes.update_norm, notes.aggregated = await asyncio.to_thread(
+                apply_record, self.run, self.state, self._folder, verified, payloads, settlement
+            )
+        await self.stop_gather()
+        self._attended = Attended(verified.record.round_id, frozenset(self._gather.attending))
+        if not self.state.trains:
+            notes.held_out_loss = await asyncio.to_thread(self._held_out_loss)
+        self.run.log.round(
+            make_report(
+                self.run,
+                self._gather,
+                notes,
+                verified,
+                role="peer" if self.state.trains else "validator",
+                transfers=self.run.meter.drain(),
+            )
+        )
+        return Applied(verified.head)
+
+    def _held_out_loss(self) -> float:
+        batch = self._data.held_out_batch()
+        self.state.trainer.load_base(self.state.base)
+        return self.state.trainer.evaluate(batch)
+
+    def _poller(self) -> "asyncio.Task[None]":
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._gather.poll())
+        return self._polling
+
+    def _the_record(self, round_id: int) -> VerifiedRecord:
+        record = self.known_record()
+        if record is None:
+            raise HaltError(f"round {round_id}: the gather ended without a record")
+        return record
+
+    async def stop_gather(self) -> None:
+        """Ends the background work of the round.
+
+        Raises:
+            ResourceError: it had failed for want of room.
+        """
+        polling, self._polling = self._polling, None
+        if polling is not None:
+            polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await polling

@@ -1,0 +1,108 @@
+"""What every part of a node shares: the manifest and what follows from it, identity, store, clock.
+
+Guarantees: made once at start, immutable; the codec's own length equals the manifest's.
+"""
+
+from dataclasses import dataclass
+
+from shoal.compression import BodyLayout, CheckedBody, CodecSpec, CorruptBodyError, check_body
+from shoal.node.clock import Clock
+from shoal.node.errors import ConfigError
+from shoal.node.store_keys import StoreKeys
+from shoal.node.telemetry.event_log import EventLog
+from shoal.protocol.closing import TimeLimits, derive_limits
+from shoal.protocol.errors import ErrorCode, PayloadError
+from shoal.protocol.identity import Identity, PeerId
+from shoal.protocol.manifest import CodecSection, RunManifest
+from shoal.protocol.payload import PayloadRules
+from shoal.protocol.record import RecordRules
+from shoal.storage.meter import Meter, MeteredStore
+from shoal.storage.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class BodyChecker:
+    """The codec's check in the form that `protocol.payload.validate` takes."""
+
+    layout: BodyLayout
+
+    def __call__(self, body: memoryview) -> CheckedBody:
+        """Checks a payload's body.
+
+        Raises:
+            PayloadError: with the codec's code.
+        """
+        try:
+            return check_body(body, self.layout)
+        except CorruptBodyError as error:
+            raise PayloadError(ErrorCode(error.code), str(error)) from error
+
+
+def make_spec(section: CodecSection) -> CodecSpec:
+    """The codec that a manifest describes."""
+    return CodecSpec(
+        chunk_size=section.chunk_size,
+        k_per_chunk=section.k_per_chunk,
+        value_bits=section.value_bits,
+        max_scale_bits=section.max_scale_bits,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunContext:
+    """Shared, immutable."""
+
+    manifest: RunManifest
+    identity: Identity
+    store: MeteredStore
+    meter: Meter
+    """Counts the store's bytes; its clock measures all durations."""
+    clock: Clock
+    log: EventLog
+    layout: BodyLayout
+    keys: StoreKeys
+    limits: TimeLimits
+    payload_rules: PayloadRules
+    record_rules: RecordRules
+
+    @property
+    def me(self) -> PeerId:
+        """This node."""
+        return self.identity.peer
+
+
+def make_context(
+    manifest: RunManifest,
+    identity: Identity,
+    store: ObjectStore,
+    *,
+    meter: Meter,
+    clock: Clock,
+    log: EventLog,
+) -> RunContext:
+    """Derives everything that follows from the manifest.
+
+    Raises:
+        ConfigError: the manifest's body length is not what this codec makes of its tensors.
+    """
+    layout = BodyLayout(make_spec(manifest.codec), manifest.sizes)
+    if layout.body_bytes != manifest.limits.body_bytes:
+        raise ConfigError(
+            "the manifest",
+            "limits.body_bytes",
+            f"{layout.body_bytes} (from tensors and codec)",
+            str(manifest.limits.body_bytes),
+        )
+    return RunContext(
+        manifest=manifest,
+        identity=identity,
+        store=MeteredStore(store, meter),
+        meter=meter,
+        clock=clock,
+        log=log,
+        layout=layout,
+        keys=StoreKeys(manifest.run_id),
+        limits=derive_limits(manifest.timing.round_seconds),
+        payload_rules=manifest.payload_rules(),
+        record_rules=manifest.record_rules(),
+    )

@@ -1,0 +1,232 @@
+"""From a manifest and a node's configuration to a running loop.
+
+Guarantees: everything that can be checked before training is checked here, cheapest first (locks,
+key, roster, store, clock, data, genesis), and each failure is one clear line; a node that was here
+before continues from its checkpoint.
+
+Does not do: parse command lines, handle signals (see `app` and `stopping`).
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shoal.compression import ErrorFeedback
+from shoal.node.blobs import BlobCache
+from shoal.node.checkpoint import CheckpointFolder
+from shoal.node.clock import MAX_CLOCK_ERROR_S, Clock, SystemClock
+from shoal.node.config import NodeConfig
+from shoal.node.data_source import DataSource, open_data
+from shoal.node.errors import CheckpointError, ConfigError, HaltError, ResourceError
+from shoal.node.local_state import LocalState, from_snapshot
+from shoal.node.locks import lock_file, lock_folder
+from shoal.node.model import build_model, tensor_table
+from shoal.node.parameters import from_file, parameters_root
+from shoal.node.round_loop import Outcome, run_rounds
+from shoal.node.round_steps import RoundSteps
+from shoal.node.run_context import RunContext, make_context
+from shoal.node.telemetry.event_log import EventLog
+from shoal.node.telemetry.names import EventName
+from shoal.node.trainer import Trainer
+from shoal.protocol.chain import genesis_head
+from shoal.protocol.errors import ErrorCode
+from shoal.protocol.identity import Identity, load_key
+from shoal.protocol.manifest import RunManifest
+from shoal.protocol.payload_header import peek
+from shoal.protocol.round_machine import RoundState
+from shoal.storage.directory import DirectoryStore
+from shoal.storage.errors import StorageError
+from shoal.storage.meter import Meter
+from shoal.storage.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+EVENTS_FILE = "events.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeResult:
+    """How a node ended."""
+
+    outcome: Outcome
+    state_hash: bytes
+    parameters_root: bytes
+
+
+async def run_node(
+    manifest: RunManifest, config: NodeConfig, *, validates: bool, stop: asyncio.Event
+) -> NodeResult:
+    """Runs a node until the run is over or `stop` is set.
+
+    Args:
+        manifest: of the run.
+        config: of this node.
+        validates: close rounds instead of training.
+        stop: set it to leave.
+
+    Raises:
+        NodeError: one of its kinds says what is wrong and whose it is to mend.
+        DataError: a token shard is not what it must be.
+        LocalProtocolError: the key file is not usable.
+    """
+    state_dir = Path(config.state_dir)
+    with ExitStack() as held:
+        held.enter_context(lock_file(Path(config.key_file), "the key"))
+        held.enter_context(lock_folder(state_dir, "the state folder"))
+        identity = load_key(Path(config.key_file))
+        _check_role(manifest, identity, validates=validates)
+        clock = SystemClock(config.clock_offset_s)
+        log = _open_log(state_dir / EVENTS_FILE, clock)
+        held.callback(log.close)
+        run = make_context(
+            manifest,
+            identity,
+            open_store(config),
+            meter=Meter(time.monotonic),
+            clock=clock,
+            log=log,
+        )
+        await check_clock(run)
+        torch.set_num_threads(config.num_threads)
+        return await _run(run, config, validates=validates, stop=stop)
+
+
+async def _run(
+    run: RunContext, config: NodeConfig, *, validates: bool, stop: asyncio.Event
+) -> NodeResult:
+    manifest, state_dir = run.manifest, Path(config.state_dir)
+    data, state = await _load(run, config, validates=validates)
+    folder = CheckpointFolder(state_dir / "checkpoints")
+    snapshot = folder.load()
+    if snapshot is not None:
+        from_snapshot(snapshot, state, manifest)
+    run.log.emit(
+        EventName.NODE_STARTED,
+        peer=run.me.text,
+        role="validator" if validates else "peer",
+        run_id=manifest.run_id.hex(),
+        round_id=state.head.round_id,
+        limits={name: getattr(run.limits, name) for name in run.limits.__slots__},
+    )
+    steps = RoundSteps(run, state, data, folder)
+    outcome = await run_rounds(steps, _round_state(run, state, validates=validates), stop)
+    root = parameters_root(manifest.tensors, state.base)
+    run.log.emit(
+        EventName.NODE_STOPPED,
+        finished=outcome.finished,
+        round_id=outcome.round_id,
+        state_hash=state.head.state.hex(),
+        parameters_root=root.hex(),
+    )
+    return NodeResult(outcome=outcome, state_hash=state.head.state, parameters_root=root)
+
+
+def _round_state(run: RunContext, state: LocalState, *, validates: bool) -> RoundState:
+    return RoundState(
+        me=run.me,
+        trains=not validates,
+        closes=validates,
+        num_rounds=run.manifest.run.num_rounds,
+        limits=run.limits,
+        head=state.head,
+        staged_payload=None if state.staged_raw is None else peek(state.staged_raw).payload_id,
+    )
+
+
+async def _load(
+    run: RunContext, config: NodeConfig, *, validates: bool
+) -> tuple[DataSource, LocalState]:
+    manifest = run.manifest
+    cache = BlobCache(Path(config.state_dir) / "blobs", run.store, run.keys)
+    for blob in (*manifest.data.shards, manifest.data.held_out, manifest.genesis.blob):
+        await cache.fetch(blob)
+    data = open_data(manifest, cache.path)
+    model = build_model(manifest.model, manifest.data.vocab_size, seed=0)
+    if tensor_table(model) != manifest.tensors:
+        raise ConfigError(
+            "the manifest",
+            "tensors",
+            "what this version of transformers makes of [model]",
+            "other names or shapes; install the versions of the constraints file",
+        )
+    base = from_file(cache.path(manifest.genesis.blob).read_bytes(), manifest.tensors)
+    found = parameters_root(manifest.tensors, base)
+    if found != manifest.genesis.root:
+        raise CheckpointError(
+            f"the genesis has root {found.hex()}, the manifest says {manifest.genesis.root.hex()}"
+        )
+    trainer = Trainer(model.to(config.device), manifest.training, manifest.run.num_rounds)
+    section = manifest.training
+    feedback = None if validates else ErrorFeedback(run.layout, section.error_decay)
+    head = genesis_head(manifest.run_id, manifest.genesis.root)
+    base = [np.ascontiguousarray(flat, dtype=np.float32) for flat in base]
+    return data, LocalState(head=head, base=base, trainer=trainer, feedback=feedback)
+
+
+def _check_role(manifest: RunManifest, identity: Identity, *, validates: bool) -> None:
+    roster = manifest.roster
+    if validates and identity.peer not in manifest.validator_ids:
+        raise ConfigError(
+            "the manifest",
+            "validators.keys",
+            f"this node's key {identity.peer.text} ({identity.peer.key.hex()})",
+            f"{len(manifest.validators.keys)} other keys",
+        )
+    if not validates and roster is not None and identity.peer not in roster:
+        raise ConfigError(
+            "the manifest",
+            "admission.peers",
+            f"{ErrorCode.E_PEER_UNKNOWN}: this node's key {identity.peer.text}",
+            f"a roster of {len(roster)} other keys; ask whoever runs it to add this one",
+        )
+
+
+def open_store(config: NodeConfig) -> ObjectStore:
+    """The store of the configuration.
+
+    Raises:
+        ResourceError: it cannot be used.
+    """
+    try:
+        return DirectoryStore(Path(config.store.path))
+    except StorageError as error:
+        raise ResourceError(str(error)) from error
+
+
+def _open_log(path: Path, clock: Clock) -> EventLog:
+    try:
+        return EventLog(path, clock.now_s)
+    except OSError as error:
+        raise ResourceError(f"cannot write {path}: {error.strerror}") from error
+
+
+async def check_clock(run: RunContext) -> None:
+    """Compares this machine's clock with the store's, by writing a small object.
+
+    Raises:
+        HaltError: they differ too much (E_CLOCK).
+        ResourceError: the store cannot be written.
+    """
+    key = run.keys.hello(run.me)
+    store = run.store.labelled(peer="own", kind="hello")
+    try:
+        before_s = run.clock.now_s()
+        await store.put(key, b"hello", overwrite=True)
+        after_s = run.clock.now_s()
+        theirs_s = (await store.head(key)).modified_at_s
+    except StorageError as error:
+        raise ResourceError(f"the store cannot be written: {error}") from error
+    # The store's time lies between ours before and after; whole-second stores cut off up to 1 s.
+    error_s = max(theirs_s - after_s, before_s - theirs_s - 1.0, 0.0)
+    if error_s > MAX_CLOCK_ERROR_S:
+        direction = "behind" if theirs_s > after_s else "ahead of"
+        raise HaltError(
+            f"{ErrorCode.E_CLOCK} this machine's clock is {error_s:.0f} s {direction} the store's; "
+            "set it (timedatectl set-ntp true), then start again"
+        )
