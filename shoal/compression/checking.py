@@ -6,6 +6,7 @@ any other bytes raise `CorruptBodyError` with the first rule that they break. Ta
 the bytes and decodes no index. Does not know who sent them: signature and digest come before this.
 """
 
+from dataclasses import InitVar, dataclass
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ _CODES: Final[dict[int, CorruptionCode]] = {
 _PROOF: Final = object()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CheckedBody:
     """A body that passed `check_body`, the only maker of this type; immutable.
 
@@ -44,17 +46,17 @@ class CheckedBody:
         SpecMismatchError: somebody else than `check_body` called the constructor.
     """
 
-    __slots__ = ("body", "layout", "num_high", "num_kept", "scale_high", "scale_low")
+    body: bytes
+    layout: BodyLayout
+    scale_low: npt.NDArray[np.int64]
+    scale_high: npt.NDArray[np.int64]
+    num_high: npt.NDArray[np.int32]
+    num_kept: npt.NDArray[np.int32]
+    proof: InitVar[object]
 
-    def __init__(self, body: bytes, layout: BodyLayout, *, proof: object) -> None:
+    def __post_init__(self, proof: object) -> None:
         if proof is not _PROOF:
             raise SpecMismatchError("CheckedBody: expected to be made by check_body only")
-        self.body = body
-        self.layout = layout
-        self.scale_low: npt.NDArray[np.int64] = np.zeros(layout.num_chunks, dtype=np.int64)
-        self.scale_high: npt.NDArray[np.int64] = np.zeros(layout.num_chunks, dtype=np.int64)
-        self.num_high: npt.NDArray[np.int32] = np.zeros(layout.num_chunks, dtype=np.int32)
-        self.num_kept: npt.NDArray[np.int32] = np.zeros(layout.num_chunks, dtype=np.int32)
 
 
 def check_body(
@@ -97,12 +99,16 @@ def check_chunks(
     if length != layout.body_bytes:
         detail = f": expected {layout.body_bytes} bytes, got {length}"
         raise CorruptBodyError("E_BODY_LEN", detail=detail)
-    checked = CheckedBody(bytes(body), layout, proof=_PROOF)
-    pieces = pieces_of(layout)
-    found = run_pieces(lambda piece: _check_piece(checked, piece), pieces, num_threads)
-    for (rule, chunk), piece in zip(found, pieces, strict=True):
-        if rule != kernels.FINE:
-            raise CorruptBodyError(_CODES[rule], tensor_index=piece.tensor_index, chunk_index=chunk)
+    checked = CheckedBody(
+        body=bytes(body),
+        layout=layout,
+        scale_low=np.zeros(layout.num_chunks, dtype=np.int64),
+        scale_high=np.zeros(layout.num_chunks, dtype=np.int64),
+        num_high=np.zeros(layout.num_chunks, dtype=np.int32),
+        num_kept=np.zeros(layout.num_chunks, dtype=np.int32),
+        proof=_PROOF,
+    )
+    _fill(checked, num_threads)
     for array in (checked.scale_low, checked.scale_high, checked.num_high, checked.num_kept):
         array.flags.writeable = False
     return checked
@@ -113,6 +119,14 @@ def tensor_bytes(body: bytes, layout: BodyLayout, tensor_index: int) -> npt.NDAr
     offset = layout.tensor_offsets[tensor_index]
     count = layout.tensor_offsets[tensor_index + 1] - offset
     return np.frombuffer(body, dtype=np.uint8, count=count, offset=offset)
+
+
+def _fill(checked: CheckedBody, num_threads: int) -> None:
+    pieces = pieces_of(checked.layout)
+    found = run_pieces(lambda piece: _check_piece(checked, piece), pieces, num_threads)
+    for (rule, chunk), piece in zip(found, pieces, strict=True):
+        if rule != kernels.FINE:
+            raise CorruptBodyError(_CODES[rule], tensor_index=piece.tensor_index, chunk_index=chunk)
 
 
 def _check_piece(checked: CheckedBody, piece: Piece) -> tuple[int, int]:
