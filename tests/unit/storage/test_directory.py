@@ -22,7 +22,9 @@ def open_store(root: Path) -> DirectoryStore:
     return DirectoryStore(root, now_s=lambda: NOW_S)
 
 
-def put(store: DirectoryStore, key: str, data: bytes = b"x", *, overwrite=False) -> None:
+def put(
+    store: DirectoryStore, key: str, data: bytes | memoryview = b"x", *, overwrite=False
+) -> None:
     asyncio.run(store.put(key, data, overwrite=overwrite))
 
 
@@ -266,6 +268,9 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     store = open_store(tmp_path)
     put(store, "a", b"0123456789")
     assert get(store, "a") == b"0123456789"
+    wide = memoryview(bytes(range(40))).cast("Q")
+    put(store, "wide", wide)
+    assert get(store, "wide") == bytes(range(40))
 
 
 def test_a_read_in_parts_is_joined(tmp_path, monkeypatch):
