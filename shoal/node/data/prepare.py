@@ -197,7 +197,8 @@ def _clear(out_dir: Path) -> None:
         out_dir.mkdir(parents=True, exist_ok=True)
         (out_dir / DATASET_NAME).unlink(missing_ok=True)
         sync_folder(out_dir)
-        for shard in out_dir.glob("shard-[0-9][0-9][0-9][0-9][0-9].bin"):
+        # The star: a killed run may have left a shard that it was writing.
+        for shard in out_dir.glob("shard-[0-9][0-9][0-9][0-9][0-9].bin*"):
             shard.unlink()
     except OSError as error:
         raise DataError(
