@@ -30,6 +30,7 @@ THREE = np.uint64(3)
 # An index this close to where the next one begins is compared; the errors of the polynomials and
 # of the formula for the root move it by less in all but rare cases.
 TOO_CLOSE = 0.02
+LARGEST_ROOT = 65536.0
 
 
 @kernel
@@ -66,7 +67,8 @@ def root_of(log2_number: float, j: Int, log2_factorial: float) -> float:
     j! C(i, j) = i (i - 1) ... (i - j + 1) is about m^j, with m^2 = (i - (j-1)/2)^2 - (j^2-1)/12.
     """
     m = exp2_of(max((log2_number + log2_factorial) * (1.0 / j), 0.0))
-    return math.sqrt(m * m + (j * j - 1) * (1.0 / 12.0)) + 0.5 * (j - 1)
+    # What a wrong index leaves behind may be any number, whose root must still fit into an integer.
+    return min(math.sqrt(m * m + (j * j - 1) * (1.0 / 12.0)) + 0.5 * (j - 1), LARGEST_ROOT)
 
 
 @kernel

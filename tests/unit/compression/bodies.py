@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from shoal.compression import BodyLayout, CodecSpec, ErrorFeedback
+from shoal.compression import BodyLayout, CodecSpec, CorruptBodyError, ErrorFeedback, check_body
 
 # Ties, both zeros, subnormal numbers, the edges of the scales, and numbers beyond all scales.
 PALETTE = np.array(
@@ -84,3 +84,12 @@ def random_body(layout: BodyLayout, seed: int) -> bytes:
 
 def full_caps(layout: BodyLayout) -> npt.NDArray[np.int64]:
     return np.full(layout.num_chunks, 2**41, dtype=np.int64)
+
+
+def broken_rule(body: bytes, layout: BodyLayout) -> str | None:
+    """The code with which a body is refused, None if it is not."""
+    try:
+        check_body(body, layout)
+    except CorruptBodyError as error:
+        return error.code
+    return None

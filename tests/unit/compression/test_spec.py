@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from shoal.compression import CodecSpec, SpecMismatchError
-from shoal.compression import reference
+from shoal.compression import CodecSpec, SpecMismatchError, reference
 
 
 def test_a_full_chunk_takes_79_bytes_with_two_bits_and_69_with_one():
