@@ -245,7 +245,7 @@ def test_a_full_disk_names_the_place_and_the_free_bytes(tmp_path, monkeypatch):
     assert f"{caught.value.num_free_bytes} bytes free" in str(caught.value)
 
 
-def test_file_and_folders_are_synced_before_a_write_returns(tmp_path, monkeypatch):
+def test_file_and_folders_are_synced_before_a_write_or_a_delete_returns(tmp_path, monkeypatch):
     synced: list[str] = []
     real_fsync = os.fsync
 
@@ -260,6 +260,9 @@ def test_file_and_folders_are_synced_before_a_write_returns(tmp_path, monkeypatc
     assert synced[:3] == [".", ".", synced[2]]
     assert synced[2].startswith(".tmp/")
     assert synced[3:] == ["a"]
+    synced.clear()
+    asyncio.run(store.delete("a/b"))
+    assert synced == ["a"]
 
 
 def test_a_short_write_is_continued(tmp_path, monkeypatch):
