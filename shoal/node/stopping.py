@@ -32,7 +32,8 @@ def leave_with_parent() -> None:
     """Ends this process when standard input closes: the parent holds the other end of the pipe."""
 
     def watch() -> None:
-        while sys.stdin.buffer.read(4096):
+        # Not sys.stdin: its lock, held by a thread that waits, aborts the interpreter's end.
+        while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         timer = threading.Timer(20.0, os._exit, (_LEFT_AT_ONCE,))

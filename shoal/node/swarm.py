@@ -27,7 +27,8 @@ from shoal.node.swarm_setup import SwarmFolder, claim_folder, set_up_swarm
 from shoal.node.swarm_view import SwarmView
 
 _POLL_S = 0.25
-_MAX_RESTARTS = 100
+_MAX_FUTILE_RESTARTS = 5
+"""A node that is killed this often without finishing a round in between is given up."""
 _LEAVE_S = 30.0
 
 
@@ -54,6 +55,8 @@ class NodeProcess:
             "--config", str((folder / "node.toml").resolve()), "--leave-with-parent",
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
+        self._progress = 0
+        self._num_futile = 0
 
     def start(self) -> None:
         """Starts the process; its output goes to node.log."""
@@ -68,6 +71,13 @@ class NodeProcess:
                 start_new_session=True,
                 env=environment,
             )
+
+    def may_restart(self) -> bool:
+        """Counts a restart; False after too many that led nowhere."""
+        progress = len(self.view.reports)
+        self._num_futile = self._num_futile + 1 if progress == self._progress else 1
+        self._progress = progress
+        return self._num_futile <= _MAX_FUTILE_RESTARTS
 
     def exit_code(self) -> int | None:
         """None while it runs; negative if a signal ended it."""
@@ -103,7 +113,7 @@ async def run_swarm(
         NodeError: wrong configuration, a node that ended with an error, or nodes that disagree.
         DataError: a text is not usable.
     """
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 100)
     with claim_folder(root, fresh=fresh):
         console.print("setting up: tokenizer, shards, genesis, manifest", highlight=False)
         folder = await asyncio.to_thread(
@@ -190,12 +200,11 @@ def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) 
         code = node.exit_code()
         if code is None:
             running = True
-        elif code < 0 and not stop.is_set() and node.view.num_restarts < _MAX_RESTARTS:
-            node.view.num_restarts += 1
+        elif code < 0 and not stop.is_set() and node.may_restart():
             view.say(f"{node.view.name} was killed by signal {-code}; starting it again")
             node.start()
             running = True
-        elif code not in (0, 130) and not stop.is_set():
+        elif code != 0 and not stop.is_set():
             raise SwarmFailedError(
                 f"{node.view.name} ended with code {code}: {node.last_words()} "
                 f"(see {node.folder / 'node.log'})"

@@ -33,7 +33,6 @@ class NodeView:
     reports: dict[int, Report] = field(default_factory=dict)
     """By round; a replay after a restart does not replace the first report."""
     rejected: dict[str, int] = field(default_factory=dict)
-    num_restarts: int = 0
     _offset: int = 0
 
     def read_new(self) -> list[Report]:

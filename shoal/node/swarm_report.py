@@ -57,7 +57,7 @@ def write_report(console: Console, folder: SwarmFolder, nodes: Sequence[NodeView
     roots = {node.parameters_root for node in nodes}
     identical = len(roots) == 1 and "" not in roots
     sizes = payload_sizes(folder)
-    _print_table(console, rows)
+    _print_tables(console, rows)
     _print_bytes(console, folder, sizes)
     _print_losses(console, rows, nodes)
     if rows:
@@ -140,29 +140,38 @@ def _mean(reports: Sequence[Report], name: str) -> float:
     return mean(found) if found else float("nan")
 
 
-def _print_table(console: Console, rows: Sequence[PeerSummary]) -> None:
-    table = Table(title="peers", title_justify="left")
-    table.add_column("peer")
-    for column in (
-        "rounds\ncounted", "loss\nfirst", "loss\nlast", "gather\nmedian", "gather\nworst",
-        "up\nMB/s", "down\nMB/s", "commun.\nshare", "quant.\nerror", "q.v/v^2",
-    ):  # fmt: skip
-        table.add_column(column, justify="right")
+def _print_tables(console: Console, rows: Sequence[PeerSummary]) -> None:
+    training = _table_of("training", "counted", "loss first", "loss last", "quant. error", "qv/v2")
+    network = _table_of("network", "gather median", "gather worst", "up MB/s", "down MB/s", "share")
     for row in rows:
-        table.add_row(
-            f"{row.name} ({row.peer[-6:]})",
-            f"{row.num_counted}/{row.num_rounds}",
+        name = f"{row.name} {row.peer[-6:]}"
+        training.add_row(
+            name,
+            f"{row.num_counted} of {row.num_rounds}",
             f"{row.first_loss:.3f}",
             f"{row.last_loss:.3f}",
+            f"{row.relative_squared_error:.5f}",
+            f"{row.mean_ratio:.4f}",
+        )
+        network.add_row(
+            name,
             f"{row.gather_median_s * 1000:.0f} ms",
             f"{row.gather_worst_s * 1000:.0f} ms",
             f"{row.upload_bytes_per_s / 1e6:.1f}",
             f"{row.download_bytes_per_s / 1e6:.1f}",
             f"{row.communication_ratio:.2%}",
-            f"{row.relative_squared_error:.5f}",
-            f"{row.mean_ratio:.4f}",
         )
-    console.print(table)
+    console.print(training)
+    console.print(network)
+    console.print("share: part of the rounds' time spent on communication and nothing else")
+
+
+def _table_of(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("peer", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def _print_bytes(console: Console, folder: SwarmFolder, sizes: Sequence[int]) -> None:
