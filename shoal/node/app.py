@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from shoal.node.data.errors import DataError
 from shoal.node.errors import EXIT_CONFIG, EXIT_RESOURCE, ConfigError, NodeError
@@ -139,11 +138,11 @@ def inspect(
     from shoal.node.inspecting import inspect_file
 
     found = inspect_file(file, None if manifest is None else load_manifest(manifest))
-    table = Table(title=found.kind, show_header=False, title_justify="left")
-    for name, value in found.facts.items():
-        table.add_row(name, value)
     console = Console()
-    console.print(table)
+    console.print(found.kind, style="bold", highlight=False)
+    width = max(map(len, found.facts), default=0)
+    for name, value in found.facts.items():
+        console.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
     if found.problem:
         console.print(f"BAD  {found.problem}", style="bold red", markup=False, soft_wrap=True)
         raise typer.Exit(1)

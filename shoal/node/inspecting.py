@@ -9,7 +9,7 @@ Does not do: fetch anything.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,12 +217,25 @@ def _inspect_manifest(raw: bytes) -> Inspection:
         return Inspection(kind="manifest", problem=_explain(ErrorCode.E_CONFIG, str(error)))
     facts = {"run": manifest.run_id.hex(), "manifest": manifest.manifest_hash.hex()}
     plain = to_plain(manifest, Notation.NATIVE)
-    for name, section in plain.items():
-        if isinstance(section, dict):
-            facts |= {f"{name}.{key}": str(value) for key, value in section.items()}
+    tensors = plain.pop("tensors")
+    facts |= dict(_flatten("", plain))
+    for i, tensor in enumerate(tensors):
+        facts[f"tensors[{i}]"] = f"{tensor['name']} {tensor['shape']}"
     facts["tensors"] = f"{len(manifest.tensors)} with {sum(manifest.sizes):,} parameters"
     facts["payload bytes"] = str(manifest.payload_bytes)
     return Inspection(kind="manifest", facts=facts, checked="every rule")
+
+
+def _flatten(path: str, value: object) -> Iterator[tuple[str, str]]:
+    """Every scalar of nested tables and lists with its dotted path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flatten(f"{path}.{key}" if path else str(key), item)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _flatten(f"{path}[{i}]", item)
+    else:
+        yield path, str(value)
 
 
 def _peer_text(key: bytes) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from shoal.compression import ErrorFeedback
+from shoal.compression.warm_up import warm_up
 from shoal.node.blobs import BlobCache
 from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.clock import MAX_CLOCK_ERROR_S, Clock, SystemClock
@@ -101,7 +102,10 @@ async def _run(
     run: RunContext, config: NodeConfig, *, validates: bool, stop: asyncio.Event
 ) -> NodeResult:
     manifest, state_dir = run.manifest, Path(config.state_dir)
+    # In the background: reading compiled kernels from disk would else delay the first gather.
+    warming = asyncio.create_task(asyncio.to_thread(warm_up))
     data, state = await _load(run, config, validates=validates)
+    await warming
     folder = CheckpointFolder(state_dir / "checkpoints")
     snapshot = folder.load()
     if snapshot is not None:

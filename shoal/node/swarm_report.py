@@ -255,6 +255,7 @@ def _draw_loss(axes: "Axes", peers: Sequence[NodeView], nodes: Sequence[NodeView
         if node.role == "validator":
             axes.plot(*_series(node, "held_out_loss"), "k--", label="held-out")
     axes.set(title="loss (mean over inner steps)", xlabel="round", ylabel="nats per token")
+    axes.locator_params(axis="x", integer=True)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
 
@@ -275,6 +276,7 @@ def _draw_latency(axes: "Axes", peers: Sequence[NodeView]) -> None:
     axes.plot([r for r, _ in kept], [max(s) for _, s in kept], marker=".", label="worst")
     axes.set(title="gather latency: announced to verified", xlabel="round", ylabel="ms")
     axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", integer=True)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
 
@@ -299,7 +301,7 @@ def _draw_phases(axes: "Axes", peers: Sequence[NodeView]) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set(title="where the time went", xlabel="seconds, all rounds")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
 
 def _total(node: NodeView, name: str) -> float:

@@ -164,7 +164,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(
             parameters_of(self.model), self.section.grad_clip, error_if_nonfinite=False
         )
-        value = float(loss)
+        value = float(loss.detach())
         if not (math.isfinite(value) and math.isfinite(float(norm))):
             raise HaltError(
                 f"training diverged: loss {value}, gradient norm {float(norm)}; "
