@@ -18,7 +18,7 @@ from shoal.compression.errors import SpecMismatchError
 from shoal.compression.kernels.decode import decode_chunks
 from shoal.compression.kernels.sums import sum_chunks
 from shoal.compression.layout import BodyLayout
-from shoal.compression.threads import Piece, pieces_of, run_pieces
+from shoal.compression.threads import Piece, pieces_of, pieces_of_tensor, run_pieces
 
 # A count is one byte, and 255 * 2^15 * (the largest fp16 number, below 2^40 units) is below 2^63.
 MAX_BODIES: Final = 255
@@ -175,8 +175,7 @@ def _sum_tensor(
         )
         return int(ends[piece.first]), int(stop)
 
-    own = [piece for piece in pieces_of(layout) if piece.tensor_index == tensor_index]
-    filled = run_pieces(add, own, num_threads)
+    filled = run_pieces(add, pieces_of_tensor(layout, tensor_index), num_threads)
     return IntegerSum(
         _close_gaps(positions, filled), _close_gaps(sums, filled), _close_gaps(counts, filled)
     )

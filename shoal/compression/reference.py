@@ -1,12 +1,12 @@
 """The codec again, slow and obvious, with Python's integers: what the kernels are tested against.
 
-Guarantees the same bytes, errors and sums as the rest of the package. Shares with it the spec's four
-numbers and the errors' names, and no code. Far too slow for anything but tests and explanations.
+Guarantees the same bytes, errors and sums as the rest of the package. Shares with it the numbers of
+the spec and the names of the errors, but no code. Far too slow for anything but tests.
 """
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ Kept = list[tuple[int, int]]
 
 
 def kept_of(spec: CodecSpec, n: int) -> int:
-    """Kept elements of a chunk of n: the density of a full chunk, rounded, halves up, at least 1."""
+    """Kept elements of n: the density of a full chunk, rounded, halves up, but at least 1."""
     return max(1, math.floor(n * spec.k_per_chunk / spec.chunk_size + 0.5))
 
 
@@ -165,7 +165,9 @@ def unpack_body(body: bytes, sizes: Sequence[int], spec: CodecSpec) -> list[list
     Raises:
         CorruptBodyError: a rule is broken; the first of the first chunk.
     """
-    lengths = [(t, c, n) for t, size in enumerate(sizes) for c, n in _numbered(spec, size)]
+    lengths = [
+        (t, c, n) for t, size in enumerate(sizes) for c, n in enumerate(chunk_lengths(spec, size))
+    ]
     if len(body) != sum(chunk_bytes(spec, n) for _, _, n in lengths):
         raise CorruptBodyError("E_BODY_LEN")
     unpacked: list[list[Kept]] = [[] for _ in sizes]
@@ -199,7 +201,3 @@ def sum_tensor(
                 capped = min(abs(units), cap) * (1 if units > 0 else -1)
                 sums[position] = (total + weight * capped, count + 1)
     return sums
-
-
-def _numbered(spec: CodecSpec, size: int) -> Iterator[tuple[int, int]]:
-    return enumerate(chunk_lengths(spec, size))

@@ -32,13 +32,18 @@ class Piece(NamedTuple):
     last: int
 
 
-def pieces_of(layout: BodyLayout) -> list[Piece]:
-    """All pieces of a body, in body order; they depend on the layout only."""
+def pieces_of_tensor(layout: BodyLayout, tensor_index: int) -> list[Piece]:
+    """All pieces of one tensor, in order; they depend on the layout only."""
+    num_chunks = layout.tensors[tensor_index].num_chunks
     return [
-        Piece(t, first, min(first + CHUNKS_PER_PIECE, tensor.num_chunks))
-        for t, tensor in enumerate(layout.tensors)
-        for first in range(0, tensor.num_chunks, CHUNKS_PER_PIECE)
+        Piece(tensor_index, first, min(first + CHUNKS_PER_PIECE, num_chunks))
+        for first in range(0, num_chunks, CHUNKS_PER_PIECE)
     ]
+
+
+def pieces_of(layout: BodyLayout) -> list[Piece]:
+    """All pieces of a body, in body order."""
+    return [piece for t in range(len(layout.sizes)) for piece in pieces_of_tensor(layout, t)]
 
 
 def run_pieces(

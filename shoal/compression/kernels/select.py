@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.int32]
 
 # Lanes for each kept element: more lanes let fewer small elements through, but cost more to rank.
-LANES_PER_KEPT = 4
+LANES_PER_KEPT = 8
 MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
 
 
@@ -49,7 +49,10 @@ def floor_of_largest(values: Bits, kept: Int) -> Int:
 
     Bisects between the extremes: a dozen vectorised counts, with no branch that depends on data.
     """
-    low, above = np.int64(values.min()), np.int64(values.max()) + 1
+    lowest = highest = values[0]
+    for i in range(values.size):
+        lowest, highest = min(lowest, values[i]), max(highest, values[i])
+    low, above = np.int64(lowest), np.int64(highest) + 1
     while above - low > 1:
         middle = (low + above) >> 1
         count = count_from(values, middle)

@@ -117,11 +117,9 @@ def test_sums_weigh_sign_and_cap_each_contribution():
         2 * low,
     ]
     assert total.counts.tolist() == [2, 1, 1, 2, 1, 1, 1, 1]
-    assert (total.positions.dtype, total.sums.dtype, total.counts.dtype) == (
-        np.uint32,
-        np.int64,
-        np.uint8,
-    )
+    assert total.positions.dtype == np.uint32
+    assert total.sums.dtype == np.int64
+    assert total.counts.dtype == np.uint8
 
 
 def test_a_touched_position_counts_even_if_nothing_is_added():

@@ -1,0 +1,1 @@
+"""What the project measures; each package runs with `python -m`."""
