@@ -226,7 +226,7 @@ class RoundGather:
             self._reject(peer_hex, error.code, error.detail)
         except StorageFullError as error:
             self._fatal = ResourceError(str(error))
-        except StorageError as error:
+        except (StorageError, TimeoutError) as error:
             # Our link or a payload that is still on its way: look again at the next poll.
             self._started.discard(key)
             self._complain(f"payload of {peer_hex[:16]} not readable yet: {error}")
