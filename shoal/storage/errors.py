@@ -7,6 +7,7 @@
       ObjectSizeError             another length than the one expected
       InvalidKeyError             the key is outside the alphabet of `keys`; code E_OBJECT_KEY
       AccessDeniedError           the store is there and refuses; asking again will not help
+      RefusedError                a rule of the other side, or of ours, is broken; has its code
       StorageFullError            no room, or a quota is used up
       StorageUnavailableError     the store did not answer; the only one worth a retry
 
@@ -58,6 +59,19 @@ class InvalidKeyError(StorageError):
 
 class AccessDeniedError(StorageError):
     """The store refuses: permissions, a read-only disk, something foreign in the key's place."""
+
+
+class RefusedError(StorageError):
+    """The object, or the way it was answered, breaks a rule; asking again will not help.
+
+    Attributes:
+        code: The rule, an E_... name.
+    """
+
+    def __init__(self, message: str, key: str, code: str) -> None:
+        super().__init__(message, key)
+        self.args = (message, key, code)
+        self.code = code
 
 
 class StorageFullError(StorageError):

@@ -1,0 +1,332 @@
+"""A store behind plain HTTP: what a validator serves to browsers, firewalled and bucketless peers.
+
+    GET, HEAD <base>/objects/<key>            the object; `Range` for a part of it
+    GET <base>/keys?prefix=&after=&limit=     one key per line; header `X-Next-After` if there are more
+    PUT <base>/objects/<key>                  create-once; the server decides what it takes
+
+Guarantees: no redirect is followed, no content encoding accepted, no proxy or credential taken from
+the environment; the announced length is compared with the caller's limit before a byte of the body
+is read, and no more than that is ever read; a transfer that is slower than the minimum rate or than
+its deadline ends as `StorageUnavailableError`. A refusal by the server is `RefusedError` with the
+server's code.
+
+Does not do: overwrite or delete (the server offers neither), retry, or verify content. aiohttp's
+client enters here and nowhere else.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+
+import aiohttp
+
+from shoal.storage.errors import (
+    AccessDeniedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectSizeError,
+    ObjectTooLargeError,
+    RefusedError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+from shoal.storage.keys import check_key, check_prefix
+from shoal.storage.object_store import (
+    DEFAULT_PAGE_KEYS,
+    ListPage,
+    ObjectInfo,
+    check_limit,
+    range_num_bytes,
+)
+from shoal.storage.progress import note_moved
+
+_BLOCK_BYTES = 1 << 18
+_MAX_REFUSAL_BYTES = 512
+_MAX_LIST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HttpLimits:
+    """How long a call may take."""
+
+    connect_s: float = 10.0
+    total_s: float = 120.0
+    min_bytes_per_s: float = 65536.0
+    """A body slower than this over `rate_window_s` is given up."""
+    rate_window_s: float = 10.0
+
+
+class HttpStore:
+    """The objects that one server offers; close it, or use it as a context manager.
+
+    Args:
+        base_url: without a slash at its end.
+        limits: time limits of every call.
+    """
+
+    def __init__(self, base_url: str, limits: HttpLimits = HttpLimits()) -> None:  # noqa: B008  # frozen
+        self._base_url = base_url.rstrip("/")
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "HttpStore":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def put(self, key: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
+        """Offers an object to the server, create-once.
+
+        Args:
+            key: Where to put it.
+            data: The whole object.
+            overwrite: Must be false: no server takes it.
+
+        Raises:
+            ObjectExistsError: The key is taken.
+            RefusedError: The server does not want this object here; has its code.
+            AccessDeniedError: The server refuses, or `overwrite` was asked.
+            StorageFullError: The server has no room.
+            StorageUnavailableError: The server did not answer; the write may have happened.
+            InvalidKeyError: The key breaks the rules in `keys`.
+        """
+        check_key(key)
+        if overwrite:
+            raise AccessDeniedError(f"object {key!r}: this store never overwrites", key)
+        headers = {"If-None-Match": "*", "Content-Type": "application/octet-stream"}
+        async with self._call("PUT", key, headers=headers, data=bytes(data)) as answer:
+            await _require(answer, key, (200, 201))
+        note_moved(len(data))
+
+    async def get(
+        self, key: str, *, max_bytes: int, start: int = 0, length: int | None = None
+    ) -> bytes:
+        """Reads an object or a range of it; never more than `max_bytes`.
+
+        Args:
+            key: Which object.
+            max_bytes: The most that the caller can take.
+            start: First byte of the range.
+            length: Length of the range; None: up to the end.
+
+        Returns:
+            Exactly the bytes asked for.
+
+        Raises:
+            ObjectNotFoundError: No object has this key.
+            ObjectTooLargeError: More than `max_bytes` were asked for.
+            ObjectSizeError: The range leaves the object, or bytes went missing on the way.
+            RefusedError: A redirect or a content encoding, which are never accepted.
+            AccessDeniedError: The server refuses.
+            StorageUnavailableError: The server did not answer, or too slowly.
+            InvalidKeyError: The key breaks the rules in `keys`.
+            ValueError: A number is negative.
+        """
+        check_key(key)
+        if start == 0 and length is None:
+            async with self._call("GET", key) as answer:
+                await _require(answer, key, (200,))
+                return await self._read(answer, key, _announced(answer, key), max_bytes)
+        size = (await self.head(key)).num_bytes
+        wanted = range_num_bytes(key, size, max_bytes=max_bytes, start=start, length=length)
+        if wanted == 0:
+            return b""
+        headers = {"Range": f"bytes={start}-{start + wanted - 1}"}
+        async with self._call("GET", key, headers=headers) as answer:
+            await _require(answer, key, (206,))
+            if _announced(answer, key) != wanted:
+                raise ObjectSizeError(f"object {key!r}: the range has another length", key)
+            return await self._read(answer, key, wanted, max_bytes)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Looks at an object without reading it.
+
+        Args:
+            key: Which object.
+
+        Returns:
+            Its length and time.
+
+        Raises:
+            ObjectNotFoundError: No object has this key.
+            AccessDeniedError: The server refuses.
+            StorageUnavailableError: The server did not answer properly.
+            InvalidKeyError: The key breaks the rules in `keys`.
+        """
+        check_key(key)
+        async with self._call("HEAD", key) as answer:
+            await _require(answer, key, (200,))
+            return ObjectInfo(
+                key=key, num_bytes=_announced(answer, key), modified_at_s=_modified_at_s(answer)
+            )
+
+    async def list(
+        self, prefix: str, *, after: str | None = None, limit: int = DEFAULT_PAGE_KEYS
+    ) -> ListPage:
+        """Lists keys in lexicographic order, a page at a time.
+
+        Args:
+            prefix: What the keys begin with.
+            after: Only keys that sort after this one.
+            limit: The most keys on the page, at least 1.
+
+        Returns:
+            The page.
+
+        Raises:
+            AccessDeniedError: The server refuses.
+            StorageUnavailableError: The server did not answer properly.
+            InvalidKeyError: No valid key begins with `prefix` or `after`.
+            ValueError: `limit` is below 1.
+        """
+        check_prefix(prefix)
+        check_limit(limit)
+        query = {"prefix": prefix, "limit": str(limit)} | ({"after": after} if after else {})
+        async with self._call("GET", "", path="keys", params=query) as answer:
+            await _require(answer, prefix, (200,))
+            raw = await self._read(answer, prefix, _announced(answer, prefix), _MAX_LIST_BYTES)
+            keys = tuple(raw.decode("ascii", "replace").split())
+            for key in keys:
+                check_key(key)
+            return ListPage(keys=keys[:limit], next_after=answer.headers.get("X-Next-After"))
+
+    async def delete(self, key: str) -> None:
+        """Refuses: the server offers no deleting.
+
+        Args:
+            key: Which object.
+
+        Raises:
+            AccessDeniedError: Always.
+        """
+        raise AccessDeniedError(f"object {key!r}: this store never deletes", key)
+
+    @asynccontextmanager
+    async def _call(
+        self,
+        method: str,
+        key: str,
+        *,
+        path: str | None = None,
+        headers: dict[str, str] | None = None,
+        data: bytes | None = None,
+        params: dict[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = f"{self._base_url}/{path or f'objects/{key}'}"
+        wanted = {"Accept-Encoding": "identity", **(headers or {})}
+        try:
+            async with (
+                asyncio.timeout(self._limits.total_s),
+                self._client().request(
+                    method, url, headers=wanted, data=data, params=params, allow_redirects=False
+                ) as answer,
+            ):
+                yield answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageUnavailableError(
+                f"{self._base_url}: {type(error).__name__}: {error}", key
+            ) from error
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                auto_decompress=False,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
+                max_line_size=8190,
+                max_field_size=8190,
+            )
+        return self._session
+
+    async def _read(
+        self, answer: aiohttp.ClientResponse, key: str, num_bytes: int, max_bytes: int
+    ) -> bytes:
+        if num_bytes > max_bytes:
+            raise ObjectTooLargeError(
+                f"object {key!r}: {num_bytes} bytes announced, at most {max_bytes} allowed", key
+            )
+        body = bytearray()
+        window_at_s, window_bytes = time.monotonic(), 0
+        while len(body) < num_bytes:
+            async with asyncio.timeout(self._limits.rate_window_s):
+                block = await answer.content.read(min(_BLOCK_BYTES, num_bytes - len(body)))
+            if not block:
+                raise ObjectSizeError(
+                    f"object {key!r}: {num_bytes} bytes announced, {len(body)} came", key
+                )
+            body += block
+            note_moved(len(block))
+            age_s = time.monotonic() - window_at_s
+            if age_s >= self._limits.rate_window_s:
+                if len(body) - window_bytes < self._limits.min_bytes_per_s * age_s:
+                    raise StorageUnavailableError(f"object {key!r}: slower than allowed", key)
+                window_at_s, window_bytes = time.monotonic(), len(body)
+        return bytes(body)
+
+
+def _announced(answer: aiohttp.ClientResponse, key: str) -> int:
+    """The length that the headers announce; without one nothing is read."""
+    length = answer.headers.get("Content-Length", "")
+    if not length.isascii() or not length.isdigit():
+        raise ObjectSizeError(f"object {key!r}: the server announces no length", key)
+    return int(length)
+
+
+def _modified_at_s(answer: aiohttp.ClientResponse) -> float:
+    text = answer.headers.get("X-Modified-At") or ""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return parsedate_to_datetime(answer.headers.get("Last-Modified", "")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+async def _require(answer: aiohttp.ClientResponse, key: str, statuses: tuple[int, ...]) -> None:
+    """Turns every other answer into the error that it means."""
+    if answer.headers.get("Content-Encoding", "identity") != "identity":
+        raise RefusedError(f"object {key!r}: a content encoding", key, "E_HTTP_ENCODING")
+    status = answer.status
+    if status in statuses:
+        return
+    if 300 <= status < 400:
+        raise RefusedError(f"object {key!r}: a redirect", key, "E_HTTP_REDIRECT")
+    said = (await answer.content.read(_MAX_REFUSAL_BYTES)).decode("ascii", "replace").strip()
+    match status:
+        case 404:
+            raise ObjectNotFoundError(f"no object {key!r}", key)
+        case 409 | 412:
+            raise ObjectExistsError(f"object {key!r} exists", key)
+        case 401 | 403 | 405:
+            raise AccessDeniedError(f"object {key!r}: the server refuses: {said}", key)
+        case 416:
+            raise ObjectSizeError(f"object {key!r}: the range leaves it", key)
+        case 413 | 422:
+            code, _, detail = said.partition(":")
+            raise RefusedError(f"object {key!r}: {detail.strip()}", key, code)
+        case 507:
+            raise StorageFullError(f"object {key!r}: the server is full", key, "the server", 0)
+        case _:
+            raise StorageUnavailableError(f"object {key!r}: the server says {status}", key)
