@@ -1,8 +1,8 @@
 """A store behind plain HTTP: what a validator serves to browsers, firewalled and bucketless peers.
 
-    GET, HEAD <base>/objects/<key>            the object; `Range` for a part of it
-    GET <base>/keys?prefix=&after=&limit=     one key per line; header `X-Next-After` if there are more
-    PUT <base>/objects/<key>                  create-once; the server decides what it takes
+    GET, HEAD <base>/objects/<key>          the object; `Range` for a part of it
+    GET <base>/keys?prefix=&after=&limit=   one key per line; header `X-Next-After` if more follow
+    PUT <base>/objects/<key>                create-once; the server decides what it takes
 
 Guarantees: no redirect is followed, no content encoding accepted, no proxy or credential taken from
 the environment; the announced length is compared with the caller's limit before a byte of the body
@@ -69,7 +69,7 @@ class HttpStore:
         limits: time limits of every call.
     """
 
-    def __init__(self, base_url: str, limits: HttpLimits = HttpLimits()) -> None:  # noqa: B008  # frozen
+    def __init__(self, base_url: str, limits: HttpLimits = HttpLimits()) -> None:  # frozen
         self._base_url = base_url.rstrip("/")
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
@@ -206,6 +206,23 @@ class HttpStore:
             for key in keys:
                 check_key(key)
             return ListPage(keys=keys[:limit], next_after=answer.headers.get("X-Next-After"))
+
+    async def server_time_s(self) -> float:
+        """The server's clock, unix seconds (whole ones), from the `Date` of an answer.
+
+        Returns:
+            Seconds.
+
+        Raises:
+            StorageUnavailableError: The server did not answer, or without a date.
+        """
+        async with self._call(
+            "GET", "", path="keys", params={"prefix": "", "limit": "1"}
+        ) as answer:
+            try:
+                return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+            except ValueError as error:
+                raise StorageUnavailableError("the server's answer has no date", "") from error
 
     async def delete(self, key: str) -> None:
         """Refuses: the server offers no deleting.

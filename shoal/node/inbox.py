@@ -1,0 +1,210 @@
+"""What a validator serves over HTTP, and the inbox of peers without bucket or reachable address.
+
+    GET, HEAD /objects/<key>         everything of the run: manifest, blobs, records, copies, ...
+    GET       /keys?prefix=...       one key per line, bounded pages
+    PUT       /objects/<key>         attending and published announcements and payloads of the open
+                                     round, create-once, each only where its own signer may put it
+
+Guarantees: the length is known and right before a byte of a body is read (exactly the manifest's
+payload length, at most 1 KiB for an announcement); a body that comes too slowly is dropped; what is
+stored was verified like everything a validator gathers; keys are parsed, not used as they come, and
+lie under this run's prefix; one client's fault is that client's answer and never the server's end.
+
+Does not do: authenticate readers (everything here is public), overwrite, delete, or serve pages.
+aiohttp's server enters here and in `web_page`.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from shoal.node.run_context import BodyChecker, RunContext
+from shoal.protocol.announcement import MAX_ANNOUNCEMENT_BYTES, AnnouncementType, read_announcement
+from shoal.protocol.chain import ChainHead
+from shoal.protocol.errors import ErrorCode, RemoteProtocolError
+from shoal.protocol.identity import PeerId, parse_peer_key
+from shoal.protocol.payload import PayloadContext, validate
+from shoal.storage.errors import (
+    InvalidKeyError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageFullError,
+)
+from shoal.storage.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+_MAX_PAGE_KEYS = 1000
+_MAX_UPLOADS = 16
+_BODY_S = 10.0
+_MIN_BYTES_PER_S = 65536.0
+_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
+_INBOX_KEY = re.compile(
+    r"(?P<run>[0-9a-f]{64})/(?:"
+    r"rounds/(?P<round>\d{8})/(?P<kind>attending|published)/(?P<signer>[0-9a-f]{64})|"
+    r"peers/(?P<author>[0-9a-f]{64})/payloads/(?P<payload_round>\d{8}))"
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where something may be put, from its key."""
+
+    key: str
+    peer: PeerId
+    round_id: int
+    kind: str
+    """attending, published or payload."""
+
+
+class Inbox:
+    """The handlers; `head` gives the chain head of the open round."""
+
+    def __init__(self, run: RunContext, store: ObjectStore, head: Callable[[], ChainHead]) -> None:
+        self._run = run
+        self._store = store
+        self._head = head
+        self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
+
+    def application(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(
+            middlewares=[_answer_errors], client_max_size=self._run.manifest.payload_bytes + 1
+        )
+        app.router.add_get("/objects/{key:.+}", self.get)  # also answers HEAD
+        app.router.add_get("/keys", self.list)
+        app.router.add_put("/objects/{key:.+}", self.put)
+        return app
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """An object or a range of it."""
+        key = self._own_key(request.match_info["key"])
+        info = await self._store.head(key)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "X-Modified-At": repr(info.modified_at_s),
+            "X-Content-Type-Options": "nosniff",
+        }
+        if request.method == "HEAD":
+            return web.Response(headers={**headers, "Content-Length": str(info.num_bytes)})
+        start, length, status = 0, info.num_bytes, 200
+        wanted = _RANGE.fullmatch(request.headers.get("Range", ""))
+        if wanted is not None:
+            start, end = int(wanted[1]), int(wanted[2])
+            length, status = end - start + 1, 206
+            if not 0 <= start <= end < info.num_bytes:
+                return web.Response(status=416)
+        body = await self._store.get(key, max_bytes=length, start=start, length=length)
+        return web.Response(status=status, body=body, headers=headers)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """One page of keys."""
+        prefix = self._own_key(request.query.get("prefix", ""))
+        limit = request.query.get("limit", str(_MAX_PAGE_KEYS))
+        count = int(limit) if re.fullmatch(r"\d{1,6}", limit) else 0
+        if not count:
+            return web.Response(status=400, text="limit: expected a whole number from 1")
+        page = await self._store.list(
+            prefix, after=request.query.get("after"), limit=min(count, _MAX_PAGE_KEYS)
+        )
+        headers = {} if page.next_after is None else {"X-Next-After": page.next_after}
+        return web.Response(text="\n".join(page.keys), headers=headers)
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """Takes an announcement or a payload of the open round."""
+        slot = self._slot(request.match_info["key"])
+        self._check_length(slot, request.content_length)
+        deadline_s = _BODY_S + (request.content_length or 0) / _MIN_BYTES_PER_S
+        async with self._uploads, asyncio.timeout(deadline_s):
+            raw = await request.read()
+        await asyncio.to_thread(self._verify, slot, raw)
+        await self._store.put(slot.key, raw)
+        return web.Response(status=201)
+
+    def _own_key(self, key: str) -> str:
+        if not key.startswith(self._run.manifest.run_id.hex() + "/"):
+            raise RemoteProtocolError(ErrorCode.E_RUN, "the key is not one of this run")
+        return key
+
+    def _slot(self, key: str) -> Slot:
+        match = _INBOX_KEY.fullmatch(self._own_key(key))
+        if match is None:
+            raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "nothing may be put here")
+        round_id = int(match["round"] or match["payload_round"])
+        current = self._head().round_id + 1
+        if round_id != current:
+            code = ErrorCode.E_ROUND_OLD if round_id < current else ErrorCode.E_ROUND_FUTURE
+            raise RemoteProtocolError(code, f"round {round_id}, open is round {current}")
+        peer = parse_peer_key(bytes.fromhex(match["signer"] or match["author"]))
+        roster = self._run.payload_rules.roster
+        if roster is not None and peer not in roster:
+            raise RemoteProtocolError(ErrorCode.E_PEER_UNKNOWN, "the key is not in the roster")
+        return Slot(key, peer, round_id, match["kind"] or "payload")
+
+    def _check_length(self, slot: Slot, num_bytes: int | None) -> None:
+        exact = self._run.manifest.payload_bytes
+        right = (
+            num_bytes == exact
+            if slot.kind == "payload"
+            else num_bytes is not None and 0 < num_bytes <= MAX_ANNOUNCEMENT_BYTES
+        )
+        if not right:
+            wanted = (
+                f"exactly {exact}" if slot.kind == "payload" else f"<= {MAX_ANNOUNCEMENT_BYTES}"
+            )
+            raise RemoteProtocolError(ErrorCode.E_LEN, f"{num_bytes} bytes, expected {wanted}")
+
+    def _verify(self, slot: Slot, raw: bytes) -> None:
+        head = self._head()
+        if slot.kind == "payload":
+            context = PayloadContext(
+                round_id=head.round_id + 1,
+                base_state=head.state,
+                seen={},
+                check_body=BodyChecker(self._run.layout),
+            )
+            peer = validate(raw, self._run.payload_rules, context).peer
+        else:
+            read = read_announcement(raw, self._run.payload_rules, head.round_id + 1)
+            peer = read.peer
+            if read.announcement.type is not AnnouncementType(slot.kind):
+                raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "another kind of announcement")
+        if peer != slot.peer:
+            raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "signed by another peer")
+
+
+@web.middleware
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every failure has its status and a short text; none is a traceback."""
+    try:
+        return await handler(request)
+    except RemoteProtocolError as error:
+        status = 413 if error.code is ErrorCode.E_LEN else 422
+        return _refuse(request, status, f"{error.code}: {error.detail}")
+    except (InvalidKeyError, ValueError):
+        return _refuse(request, 422, f"{ErrorCode.E_OBJECT_KEY}: not a key of this run")
+    except ObjectNotFoundError:
+        return _refuse(request, 404, "no such object")
+    except ObjectExistsError:
+        return _refuse(request, 409, "exists")
+    except StorageFullError as error:
+        logger.warning("the store is full: %s", error)
+        return _refuse(request, 507, "full")
+    except (StorageError, TimeoutError) as error:
+        logger.warning("inbox: %s %s: %s", request.method, request.path, error)
+        return _refuse(request, 503, "not now")
+
+
+def _refuse(request: web.Request, status: int, text: str) -> web.Response:
+    answer = web.Response(status=status, text=text)
+    if request.can_read_body:
+        # The body was not read: the connection cannot be used for another request.
+        answer.force_close()
+    return answer
