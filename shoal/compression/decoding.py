@@ -124,7 +124,8 @@ def _require_summable(
         raise SpecMismatchError(f"bodies: expected at most {MAX_BODIES}, got {len(bodies)}")
     if len(weights) != len(bodies):
         raise SpecMismatchError(f"weights: expected {len(bodies)} of them, got {len(weights)}")
-    if any(not 0 <= weight <= MAX_WEIGHT for weight in weights):
+    given = np.array(weights) if weights else np.zeros(0, dtype=np.int64)
+    if given.dtype.kind not in "iu" or ((given < 0) | (given > MAX_WEIGHT)).any():
         raise SpecMismatchError(f"weights: expected 0..{MAX_WEIGHT}, got {list(weights)}")
     if caps.dtype != np.int64 or caps.shape != (layout.num_chunks,) or (caps < 0).any():
         raise SpecMismatchError(

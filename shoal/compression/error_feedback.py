@@ -60,6 +60,8 @@ class StagedBody:
 class ErrorFeedback:
     """The residual of one peer, and the body that is staged, if one is.
 
+    One caller at a time: nothing here is locked.
+
     Args:
         layout: the run's layout.
         decay: b, 0..1.

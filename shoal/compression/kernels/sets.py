@@ -7,8 +7,8 @@ bounds for any number at all. Two ways lead there:
 * `decode_sets` computes each index in float64, for many sets at a time so that their steps overlap,
   and compares nothing. It then looks at what came out: strictly decreasing indices whose binomials
   add up to N are the set of N, for there is only one.
-* `decode_set` compares whole numbers at every index. It is the way out for the sets, about one in
-  ten thousand, for which a float64 was not enough, and for unusual ones made to provoke that.
+* `decode_set` compares whole numbers at every index. It is the way out for the sets, fewer than one
+  random set in ten thousand, for which a float64 was not enough, and for those made to provoke it.
 
 Unsigned as in `limbs`.
 """

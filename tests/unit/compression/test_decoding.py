@@ -172,6 +172,8 @@ def test_arguments_that_do_not_fit_are_refused():
     for arguments in (
         ([body], [1, 2], caps, layout),
         ([body], [-1], caps, layout),
+        ([body], [0.5], caps, layout),
+        ([body], [True], caps, layout),
         ([body], [2**15 + 1], caps, layout),
         ([body], [1], caps.astype(np.int32), layout),
         ([body], [1], -caps, layout),
