@@ -75,9 +75,8 @@ class Inbox:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(
-            middlewares=[_answer_errors], client_max_size=self._run.manifest.payload_bytes + 1
-        )
+        largest = max(self._run.manifest.payload_bytes, MAX_ANNOUNCEMENT_BYTES)
+        app = web.Application(middlewares=[_answer_errors], client_max_size=largest + 1)
         app.router.add_get("/objects/{key:.+}", self.get)  # also answers HEAD
         app.router.add_get("/keys", self.list)
         app.router.add_put("/objects/{key:.+}", self.put)
