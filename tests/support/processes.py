@@ -1,0 +1,154 @@
+"""Real processes for tests: nodes, their event logs, and waiting for what they do."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 120.0
+_POLL_S = 0.01
+
+Event = dict[str, Any]
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Polls until `condition` holds.
+
+    Raises:
+        TimeoutError: it does not, within the deadline.
+    """
+    end_s = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"waited {deadline_s:.0f} s in vain: {what}")
+        time.sleep(_POLL_S)
+
+
+class Forge:
+    """A client of `node_forge`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.node_forge"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=Path(__file__).parents[2],
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def ask(self, **wish: object) -> Any:
+        """One wish, one answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(wish) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends it and what it started."""
+        self._process.communicate(timeout=30)
+
+
+def environment() -> dict[str, str]:
+    """The environment of started processes."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Node:
+    """One node's process, started as often as a test wants."""
+
+    def __init__(self, forge: Forge, folder: Path, manifest_file: Path, verb: str) -> None:
+        self.folder = folder
+        self.name = folder.name
+        self.log_file = folder / "node.log"
+        self._forge = forge
+        self._argv = [verb, str(manifest_file), "--config", str(folder / "node.toml")]
+        self.pid = 0
+
+    def start(self) -> "Node":
+        """Starts it (again)."""
+        self.pid = self._forge.ask(argv=self._argv, log=str(self.log_file))
+        return self
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative if a signal ended it."""
+        answer: int | None = self._forge.ask(pid=self.pid)
+        return answer
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """Its exit code, once it has ended."""
+        wait_until(lambda: self.exit_code() is not None, f"{self.name} ends", deadline_s)
+        code = self.exit_code()
+        assert code is not None
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal; the process must still be there."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> bool:
+        """kill -9; whether it was that which ended the process."""
+        if self.exit_code() is None:
+            self.send(signal.SIGKILL)
+        return self.wait() == -signal.SIGKILL
+
+    def output(self) -> str:
+        """All that it wrote to the terminal."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def events(self, *names: str) -> list[Event]:
+        """Its event log, or the events of these names."""
+        return events_of(self.folder / "state" / "events.jsonl", *names)
+
+    def wait_for(self, what: Callable[[Event], bool], *, skip: int = 0) -> Event:
+        """The first event after the first `skip` that is such.
+
+        Raises:
+            TimeoutError: there is none within the deadline.
+        """
+        found: list[Event] = []
+
+        def look() -> bool:
+            found[:] = [e for e in self.events()[skip:] if what(e)]
+            return bool(found)
+
+        try:
+            wait_until(look, f"an event of {self.name}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.output()[-2000:]}") from error
+        return found[0]
+
+
+def events_of(log: Path, *names: str) -> list[Event]:
+    """The whole events of a log file."""
+    if not log.exists():
+        return []
+    raw = log.read_bytes()
+    lines = raw[: raw.rfind(b"\n") + 1].splitlines()
+    events: list[Event] = [json.loads(line) for line in lines]
+    return [e for e in events if not names or e["event"] in names]
+
+
+def is_round(round_id: int) -> Callable[[Event], bool]:
+    """A report of this round or a later one."""
+    return lambda event: event["event"] == "round" and event["round_id"] >= round_id
+
+
+@contextmanager
+def all_ended(*nodes: Node) -> Iterator[None]:
+    """Leaves none of the nodes behind."""
+    try:
+        yield
+    finally:
+        for node in nodes:
+            if node.pid and node.exit_code() is None:
+                node.kill()
