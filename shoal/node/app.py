@@ -155,12 +155,27 @@ def swarm(
     run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of everything.")],
     peers: Annotated[int | None, typer.Option(help="Peers, instead of the plan's.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds, instead of the plan's.")] = None,
+    store: Annotated[
+        str, typer.Option(help="How nodes exchange objects: directory or http.")
+    ] = "directory",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in this folder.")] = False,
 ) -> None:
     """Train with several peers and a validator, each a process, on this machine."""
     from shoal.node.swarm import run_swarm
+    from shoal.node.swarm_setup import StoreKind
 
-    _run(lambda: run_swarm(config, run_dir, num_peers=peers, num_rounds=rounds, fresh=fresh))
+    if store not in list(StoreKind):
+        raise ConfigError("command line", "--store", "directory or http", store)
+    _run(
+        lambda: run_swarm(
+            config,
+            run_dir,
+            num_peers=peers,
+            num_rounds=rounds,
+            store=StoreKind(store),
+            fresh=fresh,
+        )
+    )
 
 
 def load_manifest(path: Path) -> "RunManifest":

@@ -32,9 +32,19 @@ T = TypeVar("T")
 class StoreConfig:
     """Where the run's objects are."""
 
-    kind: str = one_of("directory", default="directory")
-    path: str
+    kind: str = one_of("directory", "http", default="directory")
+    path: str = ""
     """Root folder of a directory store."""
+    url: str = ""
+    """Base of a validator's HTTP service, for kind = "http"."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig:
+    """What a validator offers to peers without a bucket or a reachable address."""
+
+    listen: str = ""
+    """host:port of the HTTP service and inbox; empty: none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +56,7 @@ class NodeConfig:
     state_dir: str
     """Checkpoints, downloaded data and the event log."""
     store: StoreConfig
+    serve: ServeConfig = field(default_factory=ServeConfig)
     device: str = one_of("cpu", "cuda", default="cpu")
     num_threads: int = bounded(1, 1024, default=1)
     """Threads of the training computation."""
@@ -108,8 +119,20 @@ def load_node_config(path: Path) -> NodeConfig:
         config,
         key_file=str(base / config.key_file),
         state_dir=str(base / config.state_dir),
-        store=replace(config.store, path=str(base / config.store.path)),
+        store=_resolved(path, config.store),
     )
+
+
+def _resolved(file: Path, store: StoreConfig) -> StoreConfig:
+    """The store with an absolute path, and the one key that its kind needs."""
+    needed = {"directory": "path", "http": "url"}[store.kind]
+    if not getattr(store, needed):
+        raise ConfigError(
+            file, f"store.{needed}", f"a value for kind {store.kind}", "a missing key"
+        )
+    if store.kind == "http" and not store.url.startswith(("http://", "https://")):
+        raise ConfigError(file, "store.url", "http://... or https://...", store.url)
+    return replace(store, path=str(file.resolve().parent / store.path))
 
 
 def load_run_plan(path: Path) -> RunPlan:

@@ -17,11 +17,13 @@ aiohttp's server enters here and in `web_page`.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 
+from shoal.node.errors import ConfigError
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.protocol.announcement import MAX_ANNOUNCEMENT_BYTES, AnnouncementType, read_announcement
 from shoal.protocol.chain import ChainHead
@@ -177,6 +179,42 @@ class Inbox:
                 raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "another kind of announcement")
         if peer != slot.peer:
             raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "signed by another peer")
+
+
+@asynccontextmanager
+async def serving(
+    run: RunContext, store: ObjectStore, head: Callable[[], ChainHead], listen: str
+) -> AsyncIterator[str]:
+    """Serves the inbox while the context is open; gives its base URL, empty if it is off.
+
+    Args:
+        run: shared.
+        store: the run's objects, uncounted: the meter counts what this node moves for itself.
+        head: gives the chain head of the open round.
+        listen: host:port, or empty.
+
+    Raises:
+        ConfigError: the address is not host:port, or cannot be listened on.
+    """
+    if not listen:
+        yield ""
+        return
+    host, colon, port = listen.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise ConfigError("node.toml", "serve.listen", "host:port", listen)
+    runner = web.AppRunner(Inbox(run, store, head).application(), access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            raise ConfigError(
+                "node.toml", "serve.listen", "a free address", f"{listen} ({error.strerror})"
+            ) from error
+        bound = runner.addresses[0]
+        yield f"http://{bound[0]}:{bound[1]}"
+    finally:
+        await runner.cleanup()
 
 
 @web.middleware

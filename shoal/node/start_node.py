@@ -8,8 +8,10 @@ Does not do: parse command lines, handle signals (see `app` and `stopping`).
 """
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +27,12 @@ from shoal.node.clock import MAX_CLOCK_ERROR_S, Clock, SystemClock
 from shoal.node.config import NodeConfig
 from shoal.node.data_source import DataSource, open_data
 from shoal.node.errors import CheckpointError, ConfigError, HaltError, ResourceError
+from shoal.node.inbox import serving
 from shoal.node.local_state import LocalState, from_snapshot
 from shoal.node.locks import lock_file, lock_folder
 from shoal.node.model import build_model, tensor_table
 from shoal.node.parameters import from_file, parameters_root
+from shoal.node.places import Places, open_places
 from shoal.node.round_loop import Outcome, run_rounds
 from shoal.node.round_steps import RoundSteps
 from shoal.node.run_context import RunContext, make_context
@@ -41,10 +45,8 @@ from shoal.protocol.identity import Identity, load_key
 from shoal.protocol.manifest import RunManifest
 from shoal.protocol.payload_header import peek
 from shoal.protocol.round_machine import RoundState
-from shoal.storage.directory import DirectoryStore
-from shoal.storage.errors import StorageError
+from shoal.storage.errors import StorageError, StorageUnavailableError
 from shoal.storage.meter import Meter
-from shoal.storage.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -85,21 +87,25 @@ async def run_node(
         clock = SystemClock(config.clock_offset_s)
         log = _open_log(state_dir / EVENTS_FILE, clock)
         held.callback(log.close)
+        places = open_places(config.store)
         run = make_context(
             manifest,
             identity,
-            open_store(config),
+            places.run,
             meter=Meter(time.monotonic),
             clock=clock,
             log=log,
         )
-        await check_clock(run)
-        torch.set_num_threads(config.num_threads)
-        return await _run(run, config, validates=validates, stop=stop)
+        try:
+            await _patiently(lambda: check_clock(run, places), stop)
+            torch.set_num_threads(config.num_threads)
+            return await _run(run, config, places, validates=validates, stop=stop)
+        finally:
+            await places.close()
 
 
 async def _run(
-    run: RunContext, config: NodeConfig, *, validates: bool, stop: asyncio.Event
+    run: RunContext, config: NodeConfig, places: Places, *, validates: bool, stop: asyncio.Event
 ) -> NodeResult:
     manifest, state_dir = run.manifest, Path(config.state_dir)
     # In the background: reading compiled kernels from disk would else delay the first gather.
@@ -119,15 +125,19 @@ async def _run(
         limits={name: getattr(run.limits, name) for name in run.limits.__slots__},
     )
     steps = RoundSteps(run, state, data, folder)
-    outcome = await run_rounds(steps, _round_state(run, state, validates=validates), stop)
-    root = parameters_root(manifest.tensors, state.base)
-    run.log.emit(
-        EventName.NODE_STOPPED,
-        finished=outcome.finished,
-        round_id=outcome.round_id,
-        state_hash=state.head.state.hex(),
-        parameters_root=root.hex(),
-    )
+    async with serving(run, places.run, lambda: state.head, config.serve.listen) as url:
+        outcome = await run_rounds(steps, _round_state(run, state, validates=validates), stop)
+        root = parameters_root(manifest.tensors, state.base)
+        run.log.emit(
+            EventName.NODE_STOPPED,
+            finished=outcome.finished,
+            round_id=outcome.round_id,
+            state_hash=state.head.state.hex(),
+            parameters_root=root.hex(),
+        )
+        if url and outcome.finished:
+            logger.info("the run is over; serving it at %s until stopped", url)
+            await stop.wait()
     return NodeResult(outcome=outcome, state_hash=state.head.state, parameters_root=root)
 
 
@@ -191,18 +201,6 @@ def _check_role(manifest: RunManifest, identity: Identity, *, validates: bool) -
         )
 
 
-def open_store(config: NodeConfig) -> ObjectStore:
-    """The store of the configuration.
-
-    Raises:
-        ResourceError: it cannot be used.
-    """
-    try:
-        return DirectoryStore(Path(config.store.path))
-    except StorageError as error:
-        raise ResourceError(str(error)) from error
-
-
 def _open_log(path: Path, clock: Clock) -> EventLog:
     try:
         return EventLog(path, clock.now_s)
@@ -210,22 +208,37 @@ def _open_log(path: Path, clock: Clock) -> EventLog:
         raise ResourceError(f"cannot write {path}: {error.strerror}") from error
 
 
-async def check_clock(run: RunContext) -> None:
-    """Compares this machine's clock with the store's, by writing a small object.
+async def _patiently(work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    """Repeats `work` while the store does not answer; a node never ends for want of others."""
+    pause_s = 1.0
+    while not stop.is_set():
+        try:
+            return await work()
+        except StorageUnavailableError as error:
+            logger.warning("waiting for the store, next try in %.0f s: %s", pause_s, error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await stop.wait()
+            pause_s = min(pause_s * 1.5, 30.0)
+    return None
+
+
+async def check_clock(run: RunContext, places: Places) -> None:
+    """Compares this machine's clock with the store's.
 
     Raises:
         HaltError: they differ too much (E_CLOCK).
-        ResourceError: the store cannot be written.
+        ResourceError: the store cannot be used.
+        StorageUnavailableError: the store does not answer now.
     """
-    key = run.keys.hello(run.me)
-    store = run.store.labelled(peer="own", kind="hello")
+    before_s = run.clock.now_s()
     try:
-        before_s = run.clock.now_s()
-        await store.put(key, b"hello", overwrite=True)
-        after_s = run.clock.now_s()
-        theirs_s = (await store.head(key)).modified_at_s
+        theirs_s = await places.time_s(run.keys.hello(run.me))
+    except StorageUnavailableError:
+        raise
     except StorageError as error:
-        raise ResourceError(f"the store cannot be written: {error}") from error
+        raise ResourceError(f"the store cannot be used: {error}") from error
+    after_s = run.clock.now_s()
     # The store's time lies between ours before and after; whole-second stores cut off up to 1 s.
     error_s = max(theirs_s - after_s, before_s - theirs_s - 1.0, 0.0)
     if error_s > MAX_CLOCK_ERROR_S:

@@ -23,7 +23,7 @@ from shoal.node.errors import EXIT_HALTED, HaltError, NodeError
 from shoal.node.start_node import EVENTS_FILE
 from shoal.node.swarm_events import NodeView
 from shoal.node.swarm_report import write_report
-from shoal.node.swarm_setup import SwarmFolder, claim_folder, set_up_swarm
+from shoal.node.swarm_setup import StoreKind, SwarmFolder, claim_folder, set_up_swarm
 from shoal.node.swarm_view import SwarmView
 
 _POLL_S = 0.25
@@ -98,7 +98,13 @@ class NodeProcess:
 
 
 async def run_swarm(
-    plan_file: Path, root: Path, *, num_peers: int | None, num_rounds: int | None, fresh: bool
+    plan_file: Path,
+    root: Path,
+    *,
+    num_peers: int | None,
+    num_rounds: int | None,
+    store: StoreKind,
+    fresh: bool,
 ) -> None:
     """Sets up, runs, reports.
 
@@ -107,6 +113,7 @@ async def run_swarm(
         root: the swarm's folder.
         num_peers: instead of the plan's.
         num_rounds: instead of the plan's.
+        store: how the nodes exchange their objects.
         fresh: start over.
 
     Raises:
@@ -117,7 +124,12 @@ async def run_swarm(
     with claim_folder(root, fresh=fresh):
         console.print("setting up: tokenizer, shards, genesis, manifest", highlight=False)
         folder = await asyncio.to_thread(
-            set_up_swarm, plan_file, root, num_peers=num_peers, num_rounds=num_rounds
+            set_up_swarm,
+            plan_file,
+            root,
+            num_peers=num_peers,
+            num_rounds=num_rounds,
+            store=store,
         )
         _introduce(console, folder)
         nodes = [NodeProcess(path, folder.manifest_file, "validate") for path in folder.validators]
@@ -179,6 +191,7 @@ async def _watch(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Ev
         view.update(new)
         if not running:
             return
+        _release_servers(nodes)
         if stop.is_set() and not stopping_since_s:
             stopping_since_s = time.monotonic()
             view.say("stopping: every node finishes what is in progress (again to leave at once)")
@@ -187,6 +200,13 @@ async def _watch(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Ev
         if stopping_since_s and time.monotonic() - stopping_since_s > _LEAVE_S:
             return
         await asyncio.sleep(_POLL_S)
+
+
+def _release_servers(nodes: Sequence[NodeProcess]) -> None:
+    """A validator that serves over HTTP stays for those who come late; here nobody does."""
+    if all(node.view.finished for node in nodes):
+        for node in nodes:
+            node.send(signal.SIGTERM)
 
 
 def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) -> bool:

@@ -11,8 +11,10 @@ folder that is no swarm's is never emptied, existing keys are kept. Does not do:
 
 import asyncio
 import shutil
+import socket
 import time
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
@@ -33,10 +35,21 @@ key_file = "key.pem"
 state_dir = "state"
 num_threads = 1
 
+"""
+_DIRECTORY_TOML = """\
 [store]
 kind = "directory"
 path = "../../store"
 """
+
+
+class StoreKind(StrEnum):
+    """How the nodes of a swarm exchange their objects."""
+
+    DIRECTORY = "directory"
+    """All read and write one folder."""
+    HTTP = "http"
+    """Only the validator has a store; peers use its HTTP service and inbox."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +74,12 @@ class SwarmFolder:
 
 
 def set_up_swarm(
-    plan_file: Path, root: Path, *, num_peers: int | None, num_rounds: int | None
+    plan_file: Path,
+    root: Path,
+    *,
+    num_peers: int | None,
+    num_rounds: int | None,
+    store: StoreKind,
 ) -> SwarmFolder:
     """Makes or finds the folder of a swarm.
 
@@ -70,6 +88,7 @@ def set_up_swarm(
         root: the folder, claimed.
         num_peers: instead of the plan's.
         num_rounds: instead of the plan's.
+        store: how the nodes exchange their objects; asked for when the folder is new.
 
     Raises:
         ConfigError: the plan is wrong.
@@ -81,8 +100,9 @@ def set_up_swarm(
         plan = replace(plan, run=replace(plan.run, num_rounds=num_rounds))
     count = plan.swarm.num_peers if num_peers is None else num_peers
     try:
-        folders = tuple(_node_folder(root, f"peer-{i}") for i in range(count))
-        validator = _node_folder(root, "validator-0")
+        served, used = _store_tomls(store)
+        validator = _node_folder(root, "validator-0", served)
+        folders = tuple(_node_folder(root, f"peer-{i}", used) for i in range(count))
         if not (root / "manifest.json").exists():
             _create(plan, root, validator, folders)
         raw = (root / "manifest.json").read_bytes()
@@ -113,13 +133,24 @@ def claim_folder(root: Path, *, fresh: bool) -> IO[bytes]:
     return held
 
 
-def _node_folder(root: Path, name: str) -> Path:
+def _store_tomls(store: StoreKind) -> tuple[str, str]:
+    """What the validator's and the peers' node.toml say about stores."""
+    if store is StoreKind.DIRECTORY:
+        return _DIRECTORY_TOML, _DIRECTORY_TOML
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    served = f'{_DIRECTORY_TOML}\n[serve]\nlisten = "{address}"\n'
+    return served, f'[store]\nkind = "http"\nurl = "http://{address}"\n'
+
+
+def _node_folder(root: Path, name: str, store_toml: str) -> Path:
     folder = root / "nodes" / name
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "key.pem").exists():
         save_key(folder / "key.pem", generate())
     if not (folder / "node.toml").exists():
-        write_atomically(folder / "node.toml", _NODE_TOML.encode())
+        write_atomically(folder / "node.toml", (_NODE_TOML + store_toml).encode())
     return folder
 
 
