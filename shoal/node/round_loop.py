@@ -85,7 +85,8 @@ async def _unless_stopped(steps: RoundSteps, action: Action, stop: asyncio.Event
         steps.interrupt.set()
         if isinstance(action, Stage | Publish | Train | Apply):
             done, _ = await asyncio.wait({work}, timeout=_patience_s(action))
-            if done and isinstance(action, Stage | Publish):
+            if done:
+                # What is done is done: the machine must stand where the disk stands.
                 return await work
         return None
     finally:

@@ -17,14 +17,16 @@ from typing import Any
 def serve() -> None:
     """The program's loop."""
     import torch  # noqa: PLC0415  # the forge imports what nodes need; its clients do not
-    from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: PLC0415  # as above
+    from typer.testing import CliRunner  # noqa: PLC0415  # as above
 
-    import shoal.node.app  # noqa: PLC0415
-    import shoal.node.start_node  # noqa: PLC0415
-    import shoal.node.swarm  # noqa: F401, PLC0415
+    import shoal.node.start_node  # noqa: F401, PLC0415  # as above
+    from shoal.node.app import app  # noqa: PLC0415  # as above
 
     assert AutoModelForCausalLM is not LlamaForCausalLM
     torch.set_num_threads(1)
+    # A first command imports what typer and inspect need.
+    CliRunner().invoke(app, ["inspect", os.devnull])
     gc.freeze()
     ended: dict[int, int] = {}
     children: set[int] = set()
@@ -65,7 +67,7 @@ def _become_node(argv: list[str], log: str) -> None:
         os.dup2(out, 1)
         os.dup2(out, 2)
         sys.argv = ["shoal", *argv]
-        from shoal.node.app import main  # noqa: PLC0415  # imported already
+        from shoal.node.app import main  # noqa: PLC0415  # imported before
 
         main()
         code = 0

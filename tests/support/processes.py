@@ -152,3 +152,21 @@ def all_ended(*nodes: Node) -> Iterator[None]:
         for node in nodes:
             if node.pid and node.exit_code() is None:
                 node.kill()
+
+
+def run_command(forge: Forge, log: Path, *argv: str | Path, deadline_s: float = 60.0) -> int:
+    """Runs one `shoal` command to its end; what it prints is in `log`."""
+    pid = forge.ask(argv=[str(word) for word in argv], log=str(log))
+    code: list[int] = []
+
+    def ended() -> bool:
+        answer = forge.ask(pid=pid)
+        code[:] = [] if answer is None else [answer]
+        return bool(code)
+
+    try:
+        wait_until(ended, f"shoal {argv[0]} ends", deadline_s)
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    return code[0]
