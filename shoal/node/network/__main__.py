@@ -1,0 +1,87 @@
+"""`python -m shoal.node.network FD`: the network process, started by `supervisor` and nobody else.
+
+FD is the process's end of a socket pair. The process ends when the other end is closed, however
+that happens; it leads a process group of its own, and what is left in it is ended with it.
+"""
+
+import asyncio
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Final
+
+from shoal.node.network import frames, messages
+from shoal.node.network.daemon import EXIT_BAD_FRAME, EXIT_OK, Daemon
+from shoal.node.network.errors import FrameError
+from shoal.node.network.frames import FrameKind
+from shoal.node.network.sockets import sockets_folder
+
+EXIT_NO_START: Final = 4
+_GRACE_S: Final = 5.0
+
+
+def main() -> int:
+    """Run the process.
+
+    Returns:
+        The exit status.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    node = socket.socket(fileno=int(sys.argv[1]))
+    _end_with(node)
+    try:
+        return asyncio.run(_run(node))
+    except KeyboardInterrupt:
+        return EXIT_OK
+    finally:
+        _end_group()
+
+
+async def _run(node: socket.socket) -> int:
+    reader, writer = await asyncio.open_connection(sock=node)
+    try:
+        frame = await frames.read_frame(reader)
+        if frame is None:
+            return EXIT_OK
+        request = messages.unpack_request(frame.body)
+        if frame.kind is not FrameKind.REQUEST or not isinstance(request, messages.Start):
+            raise FrameError("the first frame says what to be")
+        sockets = sockets_folder(request.folder)
+        return await Daemon(request, reader, writer).run(frame.request_id, sockets)
+    except FrameError:
+        logging.exception("the node's side of the connection")
+        return EXIT_BAD_FRAME
+    except OSError:
+        logging.exception("the network process cannot start")
+        return EXIT_NO_START
+
+
+def _end_with(node: socket.socket) -> None:
+    """End the process some seconds after its node, even if the loop hangs."""
+    descriptor = node.fileno()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        poll.poll()
+        time.sleep(_GRACE_S)
+        _end_group()
+        os._exit(EXIT_OK)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_group() -> None:
+    """End p2pd, should it be there still: a start that was broken off leaves it behind."""
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+"""The network process: answers its node, keeps the host in touch with its seeds, ends with both.
+
+It runs until its node closes the connection, or p2pd ends, whichever is first; the node's side
+starts it again. Each request runs in a task of its own, so a slow peer delays nobody else.
+
+Guarantees: no request is without an answer, unless it was cancelled; nothing that a peer sends
+ends the process; an answer never waits for ever (every step has a time limit).
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from shoal.node.network import frames, messages
+from shoal.node.network.addresses import parse_peer
+from shoal.node.network.dht_records import RecordRules, location
+from shoal.node.network.errors import FrameError, PeerUnavailableError, WrongBytesError
+from shoal.node.network.frames import Frame, FrameKind
+from shoal.node.network.libp2p import Libp2p
+from shoal.node.network.messages import Answer, FailCode, Failed, Request, Start
+from shoal.node.network.seeds import SeedKeeper
+from shoal.node.network.serving import ObjectServer
+from shoal.node.network.streams import (
+    PROTOCOL_NAME,
+    Limits,
+    ObjectRequest,
+    Pace,
+    ask_size,
+    receive,
+)
+from shoal.protocol.errors import ErrorCode, RemoteProtocolError
+from shoal.protocol.identity import PeerId
+from shoal.storage.errors import ObjectNotFoundError, ObjectSizeError, StorageUnavailableError
+
+EXIT_OK: Final = 0
+EXIT_BAD_FRAME: Final = 2
+EXIT_P2PD_ENDED: Final = 3
+MAX_REQUESTS: Final = 256
+MAX_SHOWN_PEERS: Final = 64
+_REFRESH_S: Final = 30.0
+_DHT_TIMEOUT_S: Final = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """One process's work.
+
+    Args:
+        options: What to be.
+        reader: The connection to the node.
+        writer: Its other half.
+    """
+
+    def __init__(
+        self, options: Start, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._options = options
+        self._reader = reader
+        self._writer = writer
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._refused: Counter[str] = Counter()
+        self._num_bytes_down = 0
+        self._rules = RecordRules(
+            run_id=options.run_id,
+            max_ahead_s=2 * options.round_ms / 1000,
+            roster=_to_roster(options.roster),
+            now_s=time.time,
+        )
+        self._server = ObjectServer(
+            run_id=options.run_id,
+            max_streams=options.max_uploads,
+            max_streams_per_peer=options.max_uploads_per_peer,
+            min_bytes_per_s=options.min_bytes_per_s,
+        )
+        self._host: Libp2p
+        self._seeds: SeedKeeper
+
+    async def run(self, request_id: int, sockets: Path) -> int:
+        """Start the host, answer the node's first request and then all others.
+
+        Args:
+            request_id: Of the request that brought the options.
+            sockets: A folder for p2pd's sockets.
+
+        Returns:
+            The exit status.
+
+        Raises:
+            OSError: p2pd does not start.
+        """
+        self._host = await Libp2p.start(self._options, sockets, self._may_store)
+        file = Path(self._options.folder) / "good-peers.json"
+        self._seeds = SeedKeeper(self._host, self._options.seeds, file)
+        try:
+            await self._host.serve_streams(PROTOCOL_NAME, self._serve_stream)
+            await self._send(request_id, await self._status())
+            return await self._until_end()
+        finally:
+            await self._host.stop()
+
+    async def _until_end(self) -> int:
+        background = [asyncio.create_task(self._seeds.run()), asyncio.create_task(self._refresh())]
+        try:
+            return await self._until_either_ends()
+        finally:
+            for task in (*background, *self._tasks.values()):
+                task.cancel()
+
+    async def _until_either_ends(self) -> int:
+        requests = asyncio.create_task(self._read_requests())
+        p2pd = asyncio.create_task(self._host.p2pd_ended())
+        await asyncio.wait((requests, p2pd), return_when=asyncio.FIRST_COMPLETED)
+        if not requests.done():
+            requests.cancel()
+            _log.error("p2pd ended with status %s", p2pd.result())
+            return EXIT_P2PD_ENDED
+        p2pd.cancel()
+        try:
+            requests.result()
+        except FrameError as error:
+            _log.error("the node's side of the connection: %s", error)  # noqa: TRY400 - its cause is in it
+            return EXIT_BAD_FRAME
+        return EXIT_OK
+
+    async def _read_requests(self) -> None:
+        while (frame := await frames.read_frame(self._reader)) is not None:
+            if frame.kind is FrameKind.CANCEL:
+                task = self._tasks.get(frame.request_id)
+                if task is not None:
+                    task.cancel()
+            elif frame.kind is FrameKind.REQUEST:
+                self._begin(frame.request_id, messages.unpack_request(frame.body))
+            else:
+                raise FrameError(f"{frame.kind.name} is not for this side")
+
+    def _begin(self, request_id: int, request: Request) -> None:
+        if request_id in self._tasks:
+            raise FrameError(f"request id {request_id} is in use")
+        task = asyncio.create_task(self._answer(request_id, request))
+        self._tasks[request_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(request_id))
+
+    async def _answer(self, request_id: int, request: Request) -> None:
+        if len(self._tasks) > MAX_REQUESTS:
+            await self._send(request_id, Failed(code=FailCode.BUSY, detail="too many requests"))
+            return
+        try:
+            answer = await self._do(request_id, request)
+        except Exception as error:  # noqa: BLE001 - whatever it is costs this request only
+            answer = _to_failure(error)
+        await self._send(request_id, answer)
+
+    async def _send(self, request_id: int, answer: Answer) -> None:
+        try:
+            body = messages.pack(answer)
+            await frames.write_frame(self._writer, Frame(FrameKind.ANSWER, request_id, body))
+        except OSError:
+            _log.debug("the node went away before an answer")
+
+    async def _do(self, request_id: int, request: Request) -> Answer:
+        match request:
+            case messages.Ping():
+                await self._host.addresses()
+            case messages.AskStatus():
+                return await self._status()
+            case messages.DhtPut():
+                await self._put(request)
+            case messages.DhtGet():
+                return await self._get(request.key)
+            case messages.Connect():
+                await self._connect(request.addresses)
+            case messages.Serve():
+                self._server.add(request.object_id, Path(request.path), request.num_bytes)
+            case messages.Withdraw():
+                self._server.remove(request.object_id)
+            case messages.Fetch():
+                await self._fetch(request_id, request)
+            case messages.AskSize():
+                return await self._ask_size(request)
+            case Start():
+                raise ValueError("the process has been told before what to be")
+        return messages.Done()
+
+    async def _status(self) -> messages.Status:
+        connected = await self._host.connected()
+        return messages.Status(
+            peer_id=self._host.peer_id,
+            process_id=os.getpid(),
+            p2pd_process_id=self._host.p2pd_process_id,
+            addresses=await self._host.addresses(),
+            connected=connected[:MAX_SHOWN_PEERS],
+            num_connected=len(connected),
+            routing_table_size=self._host.routing_table_size,
+            seeds=tuple(f"{text}: {line}" for text, line in self._seeds.lines.items()),
+            last_error=self._seeds.trouble,
+            num_served=self._server.num_objects,
+            num_bytes_up=self._server.num_bytes_up,
+            num_bytes_down=self._num_bytes_down,
+            refused=dict(self._refused),
+        )
+
+    def _may_store(self, place: bytes, value: bytes, expires_at_s: float) -> bool:
+        try:
+            self._rules.check(place, value, expires_at_s)
+        except RemoteProtocolError as error:
+            self._refused[error.code] += 1
+            level = logging.WARNING if error.code == ErrorCode.E_EQUIVOCATION else logging.DEBUG
+            _log.log(level, "record refused: %s", error)
+            return False
+        return True
+
+    async def _put(self, request: messages.DhtPut) -> None:
+        self._rules.check(location(request.key), request.value, request.expires_at_s)
+        async with asyncio.timeout(_DHT_TIMEOUT_S):
+            taken = await self._host.put(request.key, request.value, request.expires_at_s)
+        if not taken:
+            raise PeerUnavailableError("no DHT node has taken the record", request.key.hex())
+
+    async def _get(self, key: bytes) -> messages.Found:
+        async with asyncio.timeout(_DHT_TIMEOUT_S):
+            found = await self._host.get(key)
+        if found is None:
+            return messages.Found()
+        return messages.Found(value=found.value, expires_at_s=int(found.expires_at_s))
+
+    async def _connect(self, texts: tuple[str, ...]) -> None:
+        libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
+        await self._host.dial(libp2p_id, addresses)
+        if await self._host.join(libp2p_id):
+            self._seeds.note_good(addresses[0])
+
+    async def _fetch(self, request_id: int, request: messages.Fetch) -> None:
+        wanted = ObjectRequest(
+            run_id=self._options.run_id,
+            object_id=request.object_id,
+            offset=request.offset,
+            num_bytes=request.num_bytes - request.offset,
+        )
+        if wanted.num_bytes < 1:
+            raise ValueError(f"offset {request.offset} of {request.num_bytes} bytes")
+        async with self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace):
+            async for data in receive(reader, writer, wanted, request.num_bytes, pace):
+                self._num_bytes_down += len(data)
+                await frames.write_frame(self._writer, Frame(FrameKind.CHUNK, request_id, data))
+
+    async def _ask_size(self, request: messages.AskSize) -> messages.Size:
+        async with self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace):
+            run_id = self._options.run_id
+            total_bytes = await ask_size(reader, writer, run_id, request.object_id, pace)
+        return messages.Size(num_bytes=min(total_bytes, 2**63 - 1))
+
+    @asynccontextmanager
+    async def _stream(
+        self, texts: tuple[str, ...], timeout_ms: int
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Pace]]:
+        libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
+        limits = Limits(
+            timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s
+        )
+        pace = Pace(limits, time.monotonic)
+        await self._host.dial(libp2p_id, addresses)
+        reader, writer = await self._host.open_stream(libp2p_id, PROTOCOL_NAME)
+        try:
+            yield reader, writer, pace
+        finally:
+            writer.close()
+
+    async def _serve_stream(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            await self._server.answer(peer, reader, writer)
+        except (StorageUnavailableError, OSError) as error:
+            _log.debug("stream of %s: %s", peer, error)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            try:
+                async with asyncio.timeout(_DHT_TIMEOUT_S):
+                    await self._host.refresh()
+            except OSError as error:
+                _log.debug("refreshing the routing table: %s", error)
+
+
+def _to_roster(keys: tuple[str, ...]) -> frozenset[PeerId] | None:
+    return frozenset(PeerId(bytes.fromhex(key)) for key in keys) or None
+
+
+def _to_failure(error: Exception) -> Failed:
+    match error:
+        case ObjectNotFoundError():
+            code = FailCode.NOT_FOUND
+        case ObjectSizeError():
+            code = FailCode.SIZE
+        case WrongBytesError():
+            code = FailCode.WRONG_BYTES
+        case StorageUnavailableError() | OSError():
+            code = FailCode.UNAVAILABLE
+        case RemoteProtocolError():
+            code = FailCode.REFUSED
+        case ValueError():
+            code = FailCode.BAD_REQUEST
+        case _:
+            _log.error("a request failed", exc_info=error)
+            code = FailCode.INTERNAL
+    detail = str(error) or type(error).__name__
+    return Failed(code=code, detail=detail[:1024])

@@ -1,0 +1,184 @@
+"""The objects that this peer gives away, and the streams over which it does.
+
+Guarantees: only registered objects of this run are read, by the file and length they were
+registered with; the number of streams is bounded in all and per peer; a peer that does not take
+what it asked for loses its stream. Does not know what the objects are.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from shoal.node.network.errors import PeerUnavailableError
+from shoal.node.network.streams import (
+    CHUNK_BYTES,
+    REQUEST_BYTES,
+    Limits,
+    ObjectRequest,
+    Pace,
+    Reader,
+    StreamStatus,
+    Writer,
+    pack_answer,
+    pack_chunk_head,
+    parse_request,
+    read_exactly,
+)
+
+MAX_WAITING: Final = 64
+"""Streams that may be open without having been given a slot."""
+_REQUEST_LIMITS: Final = Limits(timeout_s=10.0, min_bytes_per_s=0.0)
+_THANKS_LIMITS: Final = Limits(timeout_s=30.0, min_bytes_per_s=0.0, window_s=30.0)
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedObject:
+    """A file and how long it is."""
+
+    path: Path
+    num_bytes: int
+
+
+class ObjectServer:
+    """Answers requests for objects.
+
+    Args:
+        run_id: The run; requests for others are refused.
+        max_streams: Most transfers at one time.
+        max_streams_per_peer: The same, to one peer.
+        min_bytes_per_s: Slower takers are given up.
+
+    Attributes:
+        num_bytes_up: Bytes of objects sent so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_id: bytes,
+        max_streams: int,
+        max_streams_per_peer: int,
+        min_bytes_per_s: float,
+    ) -> None:
+        self._run_id = run_id
+        self._max_streams = max_streams
+        self._max_streams_per_peer = max_streams_per_peer
+        self._limits = Limits(timeout_s=_DAY_S, min_bytes_per_s=min_bytes_per_s)
+        self._objects: dict[bytes, ServedObject] = {}
+        self._busy: Counter[str] = Counter()
+        self._num_open = 0
+        self.num_bytes_up = 0
+
+    @property
+    def num_objects(self) -> int:
+        """How many objects are served."""
+        return len(self._objects)
+
+    def add(self, object_id: bytes, path: Path, num_bytes: int) -> None:
+        """Serve a file from now on; replaces what had this id.
+
+        Args:
+            object_id: 32 bytes.
+            path: The file, not to be changed while it is served.
+            num_bytes: Its length.
+
+        Raises:
+            OSError: There is no such file.
+            ValueError: The id is not of 32 bytes, or the file has another length.
+        """
+        found_bytes = path.stat().st_size
+        if len(object_id) != 32 or found_bytes != num_bytes:
+            raise ValueError(f"{found_bytes} bytes in the file, {num_bytes} expected")
+        self._objects[object_id] = ServedObject(path, num_bytes)
+
+    def remove(self, object_id: bytes) -> None:
+        """Serve it no longer; idempotent."""
+        self._objects.pop(object_id, None)
+
+    async def answer(self, peer: str, reader: Reader, writer: Writer) -> None:
+        """Serve one stream to its end; the caller closes it.
+
+        Args:
+            peer: The libp2p id of the peer at the other end, which libp2p has verified.
+            reader: The stream's one half.
+            writer: The other.
+
+        Raises:
+            PeerUnavailableError: The peer went away or is too slow.
+        """
+        if self._num_open >= self._max_streams + MAX_WAITING:
+            return
+        self._num_open += 1
+        try:
+            request_pace = Pace(_REQUEST_LIMITS, time.monotonic)
+            wanted = parse_request(await read_exactly(reader, REQUEST_BYTES, request_pace))
+            with self._slot(peer) as free:
+                await self._answer(wanted, writer, free=free)
+                await read_exactly(reader, 1, Pace(_THANKS_LIMITS, time.monotonic))
+        finally:
+            self._num_open -= 1
+
+    async def _answer(self, wanted: ObjectRequest | None, writer: Writer, *, free: bool) -> None:
+        served = None if wanted is None else self._objects.get(wanted.object_id)
+        status = self._judge(wanted, served, free=free)
+        total_bytes = served.num_bytes if served and status is StreamStatus.OK else 0
+        pace = Pace(self._limits, time.monotonic)
+        writer.write(pack_answer(status, total_bytes))
+        await pace.wait(writer.drain())
+        if wanted is not None and served is not None and status is StreamStatus.OK:
+            await self._send(served.path, wanted, writer, pace)
+
+    def _judge(
+        self, wanted: ObjectRequest | None, served: ServedObject | None, *, free: bool
+    ) -> StreamStatus:
+        if wanted is None:
+            return StreamStatus.BAD_REQUEST
+        if wanted.run_id != self._run_id:
+            return StreamStatus.OTHER_RUN
+        if served is None:
+            return StreamStatus.NOT_FOUND
+        if wanted.offset + wanted.num_bytes > served.num_bytes:
+            return StreamStatus.BAD_REQUEST
+        return StreamStatus.OK if free else StreamStatus.BUSY
+
+    async def _send(self, path: Path, wanted: ObjectRequest, writer: Writer, pace: Pace) -> None:
+        at, end = wanted.offset, wanted.offset + wanted.num_bytes
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            while at < end:
+                num_bytes = min(end - at, CHUNK_BYTES)
+                head, data = await asyncio.to_thread(_read_chunk, descriptor, num_bytes, at)
+                writer.write(head)
+                writer.write(data)
+                await pace.wait(writer.drain())
+                pace.moved(len(data))
+                self.num_bytes_up += len(data)
+                at += len(data)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _slot(self, peer: str) -> Iterator[bool]:
+        free = (
+            self._busy.total() < self._max_streams and self._busy[peer] < self._max_streams_per_peer
+        )
+        self._busy[peer] += free
+        try:
+            yield free
+        finally:
+            self._busy[peer] -= free
+            self._busy += Counter()  # drops the zeros
+
+
+def _read_chunk(descriptor: int, num_bytes: int, at: int) -> tuple[bytes, bytes]:
+    data = os.pread(descriptor, num_bytes, at)
+    if len(data) != num_bytes:
+        raise PeerUnavailableError("a served file has become shorter", "")
+    return pack_chunk_head(data), data
