@@ -55,6 +55,8 @@ class NodeProcess:
             "--config", str((folder / "node.toml").resolve()), "--leave-with-parent",
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
+        self._serves = verb == "validate"
+        self._released = False
         self._progress = 0
         self._num_futile = 0
 
@@ -87,6 +89,12 @@ class NodeProcess:
         """Sends a signal, if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
+
+    def release(self) -> None:
+        """Tells a validator, once, that nobody needs it any more; peers end by themselves."""
+        if self._serves and not self._released:
+            self._released = True
+            self.send(signal.SIGTERM)
 
     def last_words(self) -> str:
         """The last line of node.log."""
@@ -206,7 +214,7 @@ def _release_servers(nodes: Sequence[NodeProcess]) -> None:
     """A validator that serves over HTTP stays for those who come late; here nobody does."""
     if all(node.view.finished for node in nodes):
         for node in nodes:
-            node.send(signal.SIGTERM)
+            node.release()
 
 
 def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) -> bool:
@@ -220,6 +228,8 @@ def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) 
         code = node.exit_code()
         if code is None:
             running = True
+        elif node.view.finished:
+            continue
         elif code < 0 and not stop.is_set() and node.may_restart():
             view.say(f"{node.view.name} was killed by signal {-code}; starting it again")
             node.start()
