@@ -43,6 +43,7 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._damaged: set[str] = set()
 
     def save(self, snapshot: Snapshot) -> None:
         """Makes `snapshot` the newest checkpoint; durable when it returns.
@@ -57,7 +58,8 @@ class CheckpointFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / name, raw)
             entries = [{"file": name, "sha256": hashlib.sha256(raw).hexdigest()}]
-            entries += [e for e in self._entries() if e["file"] != name]
+            # A damaged one must not take the place of the whole one before it.
+            entries += [e for e in self._entries() if e["file"] not in {name, *self._damaged}]
             pointer = json.dumps(entries[:_KEEP]).encode()
             write_atomically(self.folder / _POINTER, pointer)
             self._remove_old({e["file"] for e in entries[:_KEEP]})
@@ -80,6 +82,7 @@ class CheckpointFolder:
                 return _read(self.folder / entry["file"], entry["sha256"])
             except (OSError, CheckpointError, safetensors.SafetensorError) as error:
                 problems.append(str(error))
+                self._damaged.add(entry["file"])
         if entries:
             raise CheckpointError(
                 f"no whole checkpoint in {self.folder} ({'; '.join(problems)}); move the folder "

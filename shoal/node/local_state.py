@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shoal.compression import ErrorFeedback
+from shoal.compression import CompressionError, ErrorFeedback
 from shoal.node.checkpoint import Snapshot
 from shoal.node.errors import CheckpointError
 from shoal.node.trainer import Trainer
@@ -80,7 +80,7 @@ def from_snapshot(snapshot: Snapshot, state: LocalState, manifest: RunManifest) 
         _fill(snapshot, state)
     except KeyError as error:
         raise CheckpointError(f"the checkpoint lacks {error}") from error
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, CompressionError) as error:
         raise CheckpointError(f"the checkpoint does not fit this model: {error}") from error
 
 
@@ -101,7 +101,10 @@ def _check_facts(facts: Mapping[str, str], manifest: RunManifest) -> None:
 def _fill(snapshot: Snapshot, state: LocalState) -> None:
     arrays = snapshot.arrays
     for i, flat in enumerate(state.base):
-        flat[:] = arrays[f"base.{i}"]
+        found = arrays[f"base.{i}"]
+        if found.shape != flat.shape or found.dtype != flat.dtype:
+            raise ValueError(f"base.{i} is {found.dtype} {found.shape}, expected {flat.shape}")
+        flat[:] = found
     state.head = ChainHead(
         round_id=snapshot.round_id,
         record_id=bytes.fromhex(snapshot.facts["record_id"]),

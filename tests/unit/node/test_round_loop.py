@@ -19,7 +19,7 @@ NUM_ROUNDS = MANIFEST.run.num_rounds
 
 
 @pytest.fixture
-def swarm(tmp_path):
+def swarm(tmp_path, no_fsync):
     """Makes a validator, then peers; closes their logs at the end."""
     made = []
 
