@@ -162,7 +162,7 @@ def _read_hex(value: str, path: str) -> bytes:
 
 def _read_float(value: object, notation: Notation, path: str) -> float:
     if notation is Notation.NATIVE and type(value) in (int, float):
-        number = float(cast("float", value))
+        number = _to_float(cast("float", value))
     elif notation is Notation.CANONICAL and isinstance(value, str):
         number = _hex_float(value, path)
     else:
@@ -170,6 +170,14 @@ def _read_float(value: object, notation: Notation, path: str) -> float:
     if number != number or number in (float("inf"), float("-inf")):  # noqa: PLR0124  # NaN test
         raise InvalidManifestError(path, "a finite number", _describe(value))
     return number
+
+
+def _to_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        # A whole number beyond all floats: no more finite than infinity.
+        return float("inf")
 
 
 def _hex_float(value: str, path: str) -> float:
@@ -194,6 +202,8 @@ def _read_setting(value: object, notation: Notation, path: str) -> Scalar:
         return _read_float(value["float"], notation, path)
     if isinstance(value, float) and notation is Notation.NATIVE:
         return _read_float(value, notation, path)
+    if type(value) is int and abs(value) > _MAX_INT:
+        raise InvalidManifestError(path, "a whole number below 2^53", _describe(value))
     if type(value) in (bool, int, str):
         return cast("Scalar", value)
     raise InvalidManifestError(path, "a number, a string or a boolean", _describe(value))
