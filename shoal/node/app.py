@@ -1,4 +1,4 @@
-"""The command line: `shoal swarm | init | join | validate | inspect | data prepare | keygen`.
+"""The command line: `shoal swarm | init | join | validate | doctor | inspect | data ...`.
 
 Guarantees: an expected failure is one line on standard error and an exit code (2 configuration,
 3 halted, 4 machine or store, 130 second Ctrl+C), never a traceback; an unexpected one is a
@@ -8,22 +8,22 @@ Does not do: anything itself; each command is one call.
 """
 
 import asyncio
+import errno
+import json
 import logging
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from shoal.node.data.errors import DataError
 from shoal.node.errors import EXIT_CONFIG, EXIT_RESOURCE, ConfigError, NodeError
+from shoal.node.printable import printable
 from shoal.protocol.errors import LocalProtocolError, ProtocolError
 from shoal.storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from shoal.protocol.manifest import RunManifest
 
 app = typer.Typer(
     name="shoal",
@@ -47,7 +47,7 @@ def main() -> None:
     except NodeError as error:
         _fail(str(error), error.exit_code)
     except (DataError, LocalProtocolError) as error:
-        _fail(str(error), EXIT_CONFIG)
+        _fail(str(error), EXIT_RESOURCE if _lacks_room(error) else EXIT_CONFIG)
     except (ProtocolError, StorageError) as error:
         _fail(str(error), EXIT_RESOURCE)
     except KeyboardInterrupt:
@@ -55,8 +55,15 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int) -> None:
-    Console(stderr=True).print(f"shoal: {message}", style="bold red", markup=False, soft_wrap=True)
+    Console(stderr=True).print(
+        f"shoal: {printable(message)}", style="bold red", markup=False, soft_wrap=True
+    )
     sys.exit(exit_code)
+
+
+def _lacks_room(error: Exception) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @app.command()
@@ -130,21 +137,52 @@ def validate(
 
 
 @app.command()
+def doctor(
+    manifest: ManifestArgument,
+    config: ConfigOption,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Check, before joining, whether this node will work in this run."""
+    from shoal.node.config import load_node_config
+    from shoal.node.doctor import Level, examine, exit_code
+    from shoal.node.manifest_file import load_manifest
+
+    lines = asyncio.run(examine(load_manifest(manifest), load_node_config(config)))
+    styles = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
+    console = Console()
+    for line in lines:
+        if as_json:
+            fields = {"code": line.code, "level": line.level, "found": line.found, "fix": line.fix}
+            print(json.dumps(fields))  # noqa: T201  # for machines: no wrapping, no colours
+            continue
+        console.print(f"{line.level:8}", style=styles[line.level], end="")
+        console.print(f"{line.code:11} {line.found}", markup=False, highlight=False, soft_wrap=True)
+        if line.fix:
+            console.print(
+                f"{'':19} mend: {line.fix}", markup=False, highlight=False, soft_wrap=True
+            )
+    raise typer.Exit(exit_code(lines))
+
+
+@app.command()
 def inspect(
     file: Annotated[Path, typer.Argument(help="A payload, record, announcement or manifest.")],
     manifest: Annotated[Path | None, typer.Option(help="The run's manifest.json.")] = None,
 ) -> None:
     """Print a received object readably and say what is wrong with it."""
     from shoal.node.inspecting import inspect_file
+    from shoal.node.manifest_file import load_manifest
 
     found = inspect_file(file, None if manifest is None else load_manifest(manifest))
     console = Console()
     console.print(found.kind, style="bold", highlight=False)
     width = max(map(len, found.facts), default=0)
     for name, value in found.facts.items():
-        console.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
+        line = printable(f"{name:{width}}  {value}")
+        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     if found.problem:
-        console.print(f"BAD  {found.problem}", style="bold red", markup=False, soft_wrap=True)
+        problem = printable(found.problem)
+        console.print(f"BAD  {problem}", style="bold red", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     console.print(f"OK   checked: {found.checked}", style="green", markup=False, soft_wrap=True)
 
@@ -178,30 +216,12 @@ def swarm(
     )
 
 
-def load_manifest(path: Path) -> "RunManifest":
-    """Reads a manifest file.
-
-    Raises:
-        ConfigError: it is missing, damaged or not a manifest.
-    """
-    from shoal.protocol.errors import InvalidManifestError, RemoteProtocolError
-    from shoal.protocol.manifest import read_manifest
-
-    try:
-        return read_manifest(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(path, "the file", "a manifest", error.strerror or "") from error
-    except InvalidManifestError as error:
-        raise ConfigError(path, error.path, error.expected, error.found) from error
-    except RemoteProtocolError as error:
-        raise ConfigError(path, "the whole file", "a canonical manifest", str(error)) from error
-
-
 def _run_node(
     manifest_file: Path, config_file: Path, *, validates: bool, leave_with_parent: bool
 ) -> None:
     from shoal.node import stopping
     from shoal.node.config import load_node_config
+    from shoal.node.manifest_file import load_manifest
 
     manifest, config = load_manifest(manifest_file), load_node_config(config_file)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -2,6 +2,7 @@
 
     GET, HEAD /objects/<key>         everything of the run: manifest, blobs, records, copies, ...
     GET       /keys?prefix=...       one key per line, bounded pages
+    PUT       /sink                  read and thrown away, at most a payload's length
     PUT       /objects/<key>         attending and published announcements and payloads of the open
                                      round, create-once, each only where its own signer may put it
 
@@ -82,6 +83,7 @@ class Inbox:
         app.router.add_get("/objects/{key:.+}", self.get)  # also answers HEAD
         app.router.add_get("/keys", self.list)
         app.router.add_put("/objects/{key:.+}", self.put)
+        app.router.add_put("/sink", self.sink)
         return app
 
     async def get(self, request: web.Request) -> web.StreamResponse:
@@ -128,6 +130,16 @@ class Inbox:
         await asyncio.to_thread(self._verify, slot, raw)
         await self._store.put(slot.key, raw)
         return web.Response(status=201)
+
+    async def sink(self, request: web.Request) -> web.StreamResponse:
+        """Reads a body of at most a payload's length and forgets it."""
+        num_bytes = request.content_length
+        if num_bytes is None or num_bytes > self._run.manifest.payload_bytes:
+            raise RemoteProtocolError(ErrorCode.E_LEN, f"{num_bytes} bytes, at most a payload's")
+        async with self._uploads, asyncio.timeout(_BODY_S + num_bytes / _MIN_BYTES_PER_S):
+            async for _ in request.content.iter_chunked(1 << 16):
+                pass
+        return web.Response(status=204)
 
     def _own_key(self, key: str) -> str:
         if not key.startswith(self._run.manifest.run_id.hex() + "/"):

@@ -8,6 +8,7 @@ stands.
 Does not do: move bytes (the stores do) or count them (the meter does).
 """
 
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from shoal.node.config import StoreConfig
 from shoal.node.errors import ResourceError
 from shoal.node.publisher import RUN_STORE
+from shoal.node.store_keys import StoreKeys
 from shoal.protocol.announcement import Where
 from shoal.protocol.errors import ErrorCode, PayloadError
 from shoal.storage.directory import DirectoryStore
@@ -31,6 +33,8 @@ class Places:
     """The run's objects."""
     time_s: Callable[[str], Awaitable[float]]
     """The store's clock, unix seconds; the key is one that this node may write to find out."""
+    probe_upload: Callable[[StoreKeys, bytes], Awaitable[None]]
+    """Sends bytes where payloads go, for measuring; nothing of them stays."""
     close: Callable[[], Awaitable[None]]
 
     def reader(self, where: Where) -> ObjectStore:
@@ -54,18 +58,34 @@ def open_places(config: StoreConfig) -> Places:
     """
     if config.kind == "http":
         store = HttpStore(config.url)
-        return Places(run=store, time_s=lambda _: store.server_time_s(), close=store.close)
+        return Places(
+            run=store,
+            time_s=lambda _: store.server_time_s(),
+            probe_upload=lambda _, data: store.put_to_sink(data),
+            close=store.close,
+        )
     try:
         folder = DirectoryStore(Path(config.path))
     except StorageError as error:
         raise ResourceError(str(error)) from error
-    return Places(run=folder, time_s=lambda key: _time_of_a_write(folder, key), close=_nothing)
+    return Places(
+        run=folder,
+        time_s=lambda key: _time_of_a_write(folder, key),
+        probe_upload=lambda keys, data: _write_and_delete(folder, keys, data),
+        close=_nothing,
+    )
 
 
 async def _time_of_a_write(store: ObjectStore, key: str) -> float:
     """The store's clock as it stamps a small object; shows too that this node may write."""
     await store.put(key, b"hello", overwrite=True)
     return (await store.head(key)).modified_at_s
+
+
+async def _write_and_delete(store: ObjectStore, keys: StoreKeys, data: bytes) -> None:
+    key = keys.probe(secrets.token_hex(16))
+    await store.put(key, data)
+    await store.delete(key)
 
 
 async def _nothing() -> None:

@@ -6,6 +6,7 @@ Guarantees: every key is made of hex digits, decimal digits and fixed words. Doe
     <run>/blobs/<sha256>                        genesis, token shards, tokenizer
     <run>/peers/<key>/payloads/<round>          a peer's payload, created once by the peer
     <run>/peers/<key>/hello                     written at start, to compare clocks
+    <run>/probes/<random hex>                   written and deleted by `shoal doctor`
     <run>/rounds/<round>/attending/<key>        "I train for this round"
     <run>/rounds/<round>/published/<key>        announcement of a payload
     <run>/rounds/<round>/record                 created once
@@ -43,6 +44,10 @@ class StoreKeys:
     def hello(self, peer: PeerId) -> str:
         """A small object that a node writes at start."""
         return f"{self._run}/peers/{peer.key.hex()}/hello"
+
+    def probe(self, name: str) -> str:
+        """A throw-away object of `shoal doctor`; `name` is random hex."""
+        return f"{self._run}/probes/{name}"
 
     def attending_prefix(self, round_id: int) -> str:
         """Prefix of all attending announcements of a round."""

@@ -3,6 +3,7 @@
     GET, HEAD <base>/objects/<key>          the object; `Range` for a part of it
     GET <base>/keys?prefix=&after=&limit=   one key per line; header `X-Next-After` if more follow
     PUT <base>/objects/<key>                create-once; the server decides what it takes
+    PUT <base>/sink                         read and thrown away, for measuring the link
 
 Guarantees: no redirect is followed, no content encoding accepted, no proxy or credential taken from
 the environment; the announced length is compared with the caller's limit before a byte of the body
@@ -206,6 +207,19 @@ class HttpStore:
             for key in keys:
                 check_key(key)
             return ListPage(keys=keys[:limit], next_after=answer.headers.get("X-Next-After"))
+
+    async def put_to_sink(self, data: bytes) -> None:
+        """Sends bytes that the server throws away, for measuring the link.
+
+        Args:
+            data: Up to the length of a payload.
+
+        Raises:
+            RefusedError: The server does not take so many.
+            StorageUnavailableError: The server did not answer.
+        """
+        async with self._call("PUT", "", path="sink", data=data) as answer:
+            await _require(answer, "sink", (200, 201, 204))
 
     async def server_time_s(self) -> float:
         """The server's clock, unix seconds (whole ones), from the `Date` of an answer.
