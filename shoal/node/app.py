@@ -1,4 +1,4 @@
-"""The command line: `shoal swarm | init | join | validate | doctor | inspect | data ...`.
+"""The command line: `shoal swarm | init | join | validate | doctor | status | inspect | data ..`.
 
 Guarantees: an expected failure is one line on standard error and an exit code (2 configuration,
 3 halted, 4 machine or store, 130 second Ctrl+C), never a traceback; an unexpected one is a
@@ -162,6 +162,18 @@ def doctor(
                 f"{'':19} mend: {line.fix}", markup=False, highlight=False, soft_wrap=True
             )
     raise typer.Exit(exit_code(lines))
+
+
+@app.command()
+def status(
+    path: Annotated[Path, typer.Argument(help="A node's state folder or a swarm's folder.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw every second.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show what a node or a swarm is doing, from its event logs."""
+    from shoal.node.status_view import show_status
+
+    show_status(path, Console(), watch=watch, as_json=as_json)
 
 
 @app.command()

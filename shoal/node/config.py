@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shoal.node.errors import ConfigError
+from shoal.node.web.address import parse_listen
 from shoal.protocol.errors import InvalidManifestError
 from shoal.protocol.manifest import (
     AdmissionSection,
@@ -48,6 +49,16 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WebConfig:
+    """The node's own page and metrics."""
+
+    listen: str = ""
+    """`HOST:PORT`, port 0 for any free one; empty: no page."""
+    hosts: tuple[str, ...] = ()
+    """Names, without port, under which a browser may ask for it, behind a proxy for example."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeConfig:
     """What may differ between the nodes of one run."""
 
@@ -62,6 +73,7 @@ class NodeConfig:
     """Threads of the training computation."""
     clock_offset_s: float = bounded(-86400.0, 86400.0, default=0.0)
     """Added to this machine's clock, where that cannot be set."""
+    web: WebConfig = field(default_factory=WebConfig)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +126,9 @@ def load_node_config(path: Path) -> NodeConfig:
         ConfigError: the file is missing, not TOML, or a field is wrong.
     """
     config = _load(NodeConfig, path)
+    if config.web.listen and parse_listen(config.web.listen) is None:
+        expected = 'HOST:PORT, as in "127.0.0.1:8080", or an empty text for no page'
+        raise ConfigError(path, "web.listen", expected, repr(config.web.listen))
     base = path.resolve().parent
     return replace(
         config,

@@ -39,6 +39,8 @@ from shoal.node.run_context import RunContext, make_context
 from shoal.node.telemetry.event_log import EventLog
 from shoal.node.telemetry.names import EventName
 from shoal.node.trainer import Trainer
+from shoal.node.web.history import RunFacts
+from shoal.node.web.server import node_page
 from shoal.protocol.chain import genesis_head
 from shoal.protocol.errors import ErrorCode
 from shoal.protocol.identity import Identity, load_key
@@ -97,9 +99,10 @@ async def run_node(
             log=log,
         )
         try:
-            await _patiently(lambda: check_clock(run, places), stop)
-            torch.set_num_threads(config.num_threads)
-            return await _run(run, config, places, validates=validates, stop=stop)
+            async with node_page(config.web, log, _run_facts(manifest), clock.now_s):
+                await _patiently(lambda: check_clock(run, places), stop)
+                torch.set_num_threads(config.num_threads)
+                return await _run(run, config, places, validates=validates, stop=stop)
         finally:
             await places.close()
 
@@ -139,6 +142,16 @@ async def _run(
             logger.info("the run is over; serving it at %s until stopped", url)
             await stop.wait()
     return NodeResult(outcome=outcome, state_hash=state.head.state, parameters_root=root)
+
+
+def _run_facts(manifest: RunManifest) -> RunFacts:
+    roster = manifest.roster
+    return RunFacts(
+        name=manifest.run.name,
+        num_rounds=manifest.run.num_rounds,
+        inner_steps=manifest.training.inner_steps,
+        roster=None if roster is None else frozenset(peer.text for peer in roster),
+    )
 
 
 def _round_state(run: RunContext, state: LocalState, *, validates: bool) -> RoundState:

@@ -2,7 +2,8 @@
 
 Guarantees: a line is written in one call and flushed, so that a reader never sees half an event
 before its newline; a log that cannot be written any more (disk full) is dropped with one message on
-standard error and never stops training.
+standard error and never stops training. Subscribers get the same events, in the same order, also
+when the file is gone.
 
 Does not do: rotate. Fields of peers are codes, hex digits and numbers, so nothing needs escaping
 beyond JSON's own.
@@ -12,12 +13,15 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_report import RoundReport
+
+Subscriber = Callable[[Mapping[str, object]], None]
+"""Called in the thread that emits, one event at a time; must be quick, must not raise or emit."""
 
 
 class EventLog:
@@ -25,23 +29,42 @@ class EventLog:
 
     def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
         self._file = path.open("a", encoding="ascii")
         self._now_s = now_s
         self._lock = threading.Lock()
         self._broken = False
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Calls back with every later event; gives the function that ends it."""
+        with self._lock:
+            self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if callback in self._subscribers:
+                    self._subscribers.remove(callback)
+
+        return unsubscribe
 
     def emit(self, event: EventName, **fields: object) -> None:
         """Appends one event with the time and `fields`."""
-        line = json.dumps({"event": event.value, "time_s": self._now_s(), **_plain(fields)})
+        plain = {"event": event.value, "time_s": self._now_s(), **_plain(fields)}
+        line = json.dumps(plain)
         with self._lock:
-            if self._broken:
-                return
-            try:
-                self._file.write(line + "\n")
-                self._file.flush()
-            except OSError as error:
-                self._broken = True
-                print(f"event log dropped: {error.strerror}", file=sys.stderr)  # noqa: T201  # the log itself is gone
+            if not self._broken:
+                self._append(line)
+            for callback in self._subscribers:
+                callback(plain)
+
+    def _append(self, line: str) -> None:
+        try:
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._broken = True
+            print(f"event log dropped: {error.strerror}", file=sys.stderr)  # noqa: T201  # the log itself is gone
 
     def round(self, report: RoundReport) -> None:
         """Appends a round's report."""
@@ -51,6 +74,7 @@ class EventLog:
         """Closes the file; later events are dropped."""
         with self._lock:
             self._broken = True
+            self._subscribers.clear()
             self._file.close()
 
 
