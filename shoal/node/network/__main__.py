@@ -15,14 +15,16 @@ import threading
 import time
 from typing import Final
 
-from shoal.node.network import frames, messages
+from shoal.node.network import frames, messages, packing
 from shoal.node.network.daemon import EXIT_BAD_FRAME, EXIT_OK, Daemon
 from shoal.node.network.errors import FrameError
-from shoal.node.network.frames import FrameKind
+from shoal.node.network.frames import Frame, FrameKind
 from shoal.node.network.sockets import sockets_folder
 
 EXIT_NO_START: Final = 4
 _GRACE_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -48,17 +50,22 @@ async def _run(node: socket.socket) -> int:
         frame = await frames.read_frame(reader)
         if frame is None:
             return EXIT_OK
-        request = messages.unpack_request(frame.body)
-        if frame.kind is not FrameKind.REQUEST or not isinstance(request, messages.Start):
-            raise FrameError("the first frame says what to be")
+        request = _to_start(frame)
         sockets = sockets_folder(request.folder)
         return await Daemon(request, reader, writer).run(frame.request_id, sockets)
     except FrameError:
-        logging.exception("the node's side of the connection")
+        _log.exception("the node's side of the connection")
         return EXIT_BAD_FRAME
     except OSError:
-        logging.exception("the network process cannot start")
+        _log.exception("the network process cannot start")
         return EXIT_NO_START
+
+
+def _to_start(frame: Frame) -> messages.Start:
+    request = packing.unpack_request(frame.body)
+    if frame.kind is not FrameKind.REQUEST or not isinstance(request, messages.Start):
+        raise FrameError("the first frame says what to be")
+    return request
 
 
 def _end_with(node: socket.socket) -> None:

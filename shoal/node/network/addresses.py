@@ -74,12 +74,12 @@ def parse_address(text: str) -> Address:
     """
     match = _PATTERN.fullmatch(text) if len(text) <= MAX_ADDRESS_CHARS else None
     if match is None:
-        raise ValueError(f"{ascii(text[:80])} is not an address that can be dialled")
+        raise ValueError(f"{text[:80]!a} is not an address that can be dialled")
     family, host, tcp_port, udp_port, libp2p_id = match.groups()
     if family in {"ip4", "ip6"}:
         number = ipaddress.ip_address(host)
         if number.version != int(family[-1]):
-            raise ValueError(f"{ascii(host)} is no {family} address")
+            raise ValueError(f"{host!a} is no {family} address")
         host = str(number)
     port = int(tcp_port or udp_port)
     if port >= 2**16:

@@ -7,18 +7,13 @@ nobody waits for are dropped.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
-from shoal.node.network import frames, messages
-from shoal.node.network.errors import (
-    FrameError,
-    PeerUnavailableError,
-    RecordRefusedError,
-    WrongBytesError,
-)
+from shoal.node.network import frames, packing
+from shoal.node.network.errors import FrameError, PeerUnavailableError, WrongBytesError
+from shoal.node.network.failures import raise_failure
 from shoal.node.network.frames import Frame, FrameKind
-from shoal.node.network.messages import Answer, FailCode, Failed, Request
-from shoal.storage.errors import ObjectNotFoundError, ObjectSizeError
+from shoal.node.network.messages import Answer, Failed, Request
 
 ChunkSink = Callable[[bytes], None]
 
@@ -70,7 +65,7 @@ class Connection:
         self._waiting[request_id] = future, on_chunk
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(Frame(FrameKind.REQUEST, request_id, messages.pack(request)))
+                await self._send(Frame(FrameKind.REQUEST, request_id, packing.pack(request)))
                 answer = await future
         except TimeoutError as error:
             text = f"{type(request).__name__}: no answer within {timeout_s:.0f} s"
@@ -125,7 +120,7 @@ class Connection:
     def _take(self, frame: Frame) -> None:
         future, on_chunk = self._waiting.get(frame.request_id, (None, None))
         if frame.kind is FrameKind.ANSWER:
-            answer = messages.unpack_answer(frame.body)
+            answer = packing.unpack_answer(frame.body)
             if future is not None and not future.done():
                 future.set_result(answer)
         elif frame.kind is not FrameKind.CHUNK:
@@ -135,32 +130,3 @@ class Connection:
                 on_chunk(bytes(frame.body))
             except (OSError, WrongBytesError) as error:
                 future.set_exception(error)
-
-
-def raise_failure(failed: Failed) -> NoReturn:
-    """Say in our own terms why the process did not do it.
-
-    Args:
-        failed: Its answer.
-
-    Raises:
-        ObjectNotFoundError: The peer does not have the object.
-        ObjectSizeError: It has one of another length.
-        WrongBytesError: It sent other bytes.
-        RecordRefusedError: Our record breaks a rule.
-        ValueError: The request made no sense.
-        PeerUnavailableError: Everything else.
-    """
-    match failed.code:
-        case FailCode.NOT_FOUND:
-            raise ObjectNotFoundError(failed.detail, "")
-        case FailCode.SIZE:
-            raise ObjectSizeError(failed.detail, "")
-        case FailCode.WRONG_BYTES:
-            raise WrongBytesError(failed.detail, "")
-        case FailCode.REFUSED:
-            raise RecordRefusedError(failed.detail, "")
-        case FailCode.BAD_REQUEST:
-            raise ValueError(failed.detail)
-        case _:
-            raise PeerUnavailableError(failed.detail, "")

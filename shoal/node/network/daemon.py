@@ -17,10 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from shoal.node.network import frames, messages
+from shoal.node.network import frames, messages, packing
 from shoal.node.network.addresses import parse_peer
 from shoal.node.network.dht_records import RecordRules, location
-from shoal.node.network.errors import FrameError, PeerUnavailableError, WrongBytesError
+from shoal.node.network.errors import FrameError, PeerUnavailableError
+from shoal.node.network.failures import to_failure
 from shoal.node.network.frames import Frame, FrameKind
 from shoal.node.network.libp2p import Libp2p
 from shoal.node.network.messages import Answer, FailCode, Failed, Request, Start
@@ -36,7 +37,7 @@ from shoal.node.network.streams import (
 )
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.identity import PeerId
-from shoal.storage.errors import ObjectNotFoundError, ObjectSizeError, StorageUnavailableError
+from shoal.storage.errors import StorageUnavailableError
 
 EXIT_OK: Final = 0
 EXIT_BAD_FRAME: Final = 2
@@ -125,7 +126,7 @@ class Daemon:
         try:
             requests.result()
         except FrameError as error:
-            _log.error("the node's side of the connection: %s", error)  # noqa: TRY400 - its cause is in it
+            _log.error("the node's side of the connection: %s", error)
             return EXIT_BAD_FRAME
         return EXIT_OK
 
@@ -136,7 +137,7 @@ class Daemon:
                 if task is not None:
                     task.cancel()
             elif frame.kind is FrameKind.REQUEST:
-                self._begin(frame.request_id, messages.unpack_request(frame.body))
+                self._begin(frame.request_id, packing.unpack_request(frame.body))
             else:
                 raise FrameError(f"{frame.kind.name} is not for this side")
 
@@ -154,12 +155,12 @@ class Daemon:
         try:
             answer = await self._do(request_id, request)
         except Exception as error:  # noqa: BLE001 - whatever it is costs this request only
-            answer = _to_failure(error)
+            answer = to_failure(error)
         await self._send(request_id, answer)
 
     async def _send(self, request_id: int, answer: Answer) -> None:
         try:
-            body = messages.pack(answer)
+            body = packing.pack(answer)
             await frames.write_frame(self._writer, Frame(FrameKind.ANSWER, request_id, body))
         except OSError:
             _log.debug("the node went away before an answer")
@@ -261,9 +262,7 @@ class Daemon:
         self, texts: tuple[str, ...], timeout_ms: int
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Pace]]:
         libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
-        limits = Limits(
-            timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s
-        )
+        limits = Limits(timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s)
         pace = Pace(limits, time.monotonic)
         await self._host.dial(libp2p_id, addresses)
         reader, writer = await self._host.open_stream(libp2p_id, PROTOCOL_NAME)
@@ -292,24 +291,3 @@ class Daemon:
 
 def _to_roster(keys: tuple[str, ...]) -> frozenset[PeerId] | None:
     return frozenset(PeerId(bytes.fromhex(key)) for key in keys) or None
-
-
-def _to_failure(error: Exception) -> Failed:
-    match error:
-        case ObjectNotFoundError():
-            code = FailCode.NOT_FOUND
-        case ObjectSizeError():
-            code = FailCode.SIZE
-        case WrongBytesError():
-            code = FailCode.WRONG_BYTES
-        case StorageUnavailableError() | OSError():
-            code = FailCode.UNAVAILABLE
-        case RemoteProtocolError():
-            code = FailCode.REFUSED
-        case ValueError():
-            code = FailCode.BAD_REQUEST
-        case _:
-            _log.error("a request failed", exc_info=error)
-            code = FailCode.INTERNAL
-    detail = str(error) or type(error).__name__
-    return Failed(code=code, detail=detail[:1024])

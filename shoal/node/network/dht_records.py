@@ -6,13 +6,15 @@ and a peer at most three keys. The DHT works with the SHA-1 of the key, the loca
 
 Rules in their order, cheapest first; the first that fails gives the code:
 
- 1. length (E_LEN), magic, version, JSON and shape     5. expiry: not over (E_ROLLBACK), at most
- 2. run (E_RUN)                                           two rounds ahead (E_DHT_EXPIRY_FAR)
- 3. location is that of the peer's key (E_OBJECT_KEY)  6. sequence not lower than known (E_ROLLBACK)
- 4. in the roster, if there is one (E_PEER_UNKNOWN)    7. signature (E_SIG), also where the expiry is
-                                                          not the one that the body has
- 8. room for one more peer (E_PEER_UNKNOWN)            9. an equal sequence has the equal body
-                                                          (E_EQUIVOCATION; both are kept)
+ 1. length (E_LEN), magic, version, JSON and shape
+ 2. run (E_RUN)
+ 3. location is that of the peer's key (E_OBJECT_KEY)
+ 4. in the roster, if there is one (E_PEER_UNKNOWN)
+ 5. expiry: a number, at most two rounds ahead (E_DHT_EXPIRY_FAR), and not over (E_ROLLBACK)
+ 6. sequence not lower than known (E_ROLLBACK)
+ 7. signature (E_SIG), also where the expiry is not the one that the body has
+ 8. room for one more peer (E_PEER_UNKNOWN)
+ 9. an equal sequence has the equal body (E_EQUIVOCATION; both are kept as evidence)
 
 Guarantees: memory is bounded; only a verified signature changes what is known; what is known of a
 key outlives every record that could be replayed under it. Announcements carry no expiry of their
@@ -45,6 +47,8 @@ MAX_PEERS: Final = 4096
 MAX_EVIDENCE: Final = 64
 
 _KEY_DOMAIN: Final = b"shoal/dht-key/1\0"
+_BIN_8: Final = 0xC4
+_BIN_16: Final = 0xC5
 
 
 def record_key(run_id: bytes, peer: PeerId, kind: str) -> bytes:
@@ -64,6 +68,23 @@ def record_key(run_id: bytes, peer: PeerId, kind: str) -> bytes:
 def location(key: bytes) -> bytes:
     """Where the DHT keeps a key: its SHA-1, a matter of addressing and not of security."""
     return hashlib.sha1(key, usedforsecurity=False).digest()
+
+
+def unwrap_value(packed: bytes) -> bytes | None:
+    """Take the bytes out of the one msgpack form in which the DHT keeps them.
+
+    Args:
+        packed: What is stored.
+
+    Returns:
+        The bytes; None if it is anything else.
+    """
+    if len(packed) >= 2 and packed[0] == _BIN_8 and len(packed) == 2 + packed[1]:
+        return packed[2:]
+    if len(packed) >= 3 and packed[0] == _BIN_16:
+        length = int.from_bytes(packed[1:3], "big")
+        return packed[3:] if length > 255 and len(packed) == 3 + length else None
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

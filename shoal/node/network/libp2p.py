@@ -28,6 +28,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.utils.multiaddr import Multiaddr
 
 from shoal.node.network.addresses import Address
+from shoal.node.network.dht_records import unwrap_value
 from shoal.node.network.messages import Start
 
 START_TIMEOUT_S: Final = 60.0
@@ -35,8 +36,6 @@ DIAL_TIMEOUT_S: Final = 15.0
 PING_TIMEOUT_S: Final = 10.0
 _RPC_TIMEOUT_S: Final = 5.0
 _NUM_REPLICAS: Final = 5
-_BIN_8: Final = 0xC4
-_BIN_16: Final = 0xC5
 
 RecordCheck = Callable[[bytes, bytes, float], bool]
 """Location, value, expiry -> whether the DHT may have it."""
@@ -69,23 +68,6 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc] # hivemind has no t
     @property
     def priority(self) -> int:
         return 10
-
-
-def unwrap_value(packed: bytes) -> bytes | None:
-    """Take the bytes out of the one msgpack form that hivemind gives them.
-
-    Args:
-        packed: What is stored.
-
-    Returns:
-        The bytes; None if it is anything else.
-    """
-    if len(packed) >= 2 and packed[0] == _BIN_8 and len(packed) == 2 + packed[1]:
-        return packed[2:]
-    if len(packed) >= 3 and packed[0] == _BIN_16:
-        length = int.from_bytes(packed[1:3], "big")
-        return packed[3:] if length > 255 and len(packed) == 3 + length else None
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +103,9 @@ class Libp2p:
         Raises:
             OSError: p2pd does not start.
         """
-        kind = type("_P2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets}/"})
+        P2P._UNIX_SOCKET_PREFIX = f"/unix{sockets}/"  # noqa: SLF001 - there is no option for it
         try:
-            p2p = await kind.create(
+            p2p = await P2P.create(
                 host_maddrs=None if options.client_mode else list(options.listen),
                 announce_maddrs=list(options.announce) or None,
                 no_listen=options.client_mode,

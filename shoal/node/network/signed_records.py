@@ -1,4 +1,4 @@
-"""The two kinds of DHT records that are the network's own: where a peer is, and which record is new.
+"""The two kinds of DHT records that are the network's own: where a peer is, which round is closed.
 
 Layout: magic b"SHOALDHT" (8) | version u16 = 1 | kind u16 | public key (32) | signature (64) |
 body. The signature covers the domain of the kind, one zero byte, and the body, which is canonical

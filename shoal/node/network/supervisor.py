@@ -18,15 +18,16 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
-from shoal.node.network.connection import Connection
+from shoal.node.network.connection import Connection, ConnectionLostError
 from shoal.node.network.errors import PeerUnavailableError
-from shoal.node.network.messages import Ping, Start, Status
+from shoal.node.network.messages import Answer, Ping, Request, Start, Status
 from shoal.storage.errors import StorageError
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 5.0
+_AGAIN_S: Final = 0.1
 _PING_EVERY_S: Final = 5.0
 _PING_TIMEOUT_S: Final = 15.0
 _MAX_FAILED_PINGS: Final = 2
@@ -43,6 +44,7 @@ _ENVIRONMENT: Final = {
 
 _log = logging.getLogger(__name__)
 
+AnswerT = TypeVar("AnswerT", bound=Answer)
 StartedHook = Callable[[Connection, Status], Awaitable[None]]
 """Called with every new connection before others may use it."""
 
@@ -99,6 +101,37 @@ class Supervisor:
         except TimeoutError as error:
             text = f"no network process within {timeout_s:.0f} s; {self.last_failure}"
             raise PeerUnavailableError(text, "") from error
+
+    async def ask(self, request: Request, kind: type[AnswerT], timeout_s: float) -> AnswerT:
+        """Ask the process, and the next one if it ends before it answers.
+
+        Args:
+            request: What may be done twice.
+            kind: What the answer is.
+            timeout_s: For all of it.
+
+        Returns:
+            The answer.
+
+        Raises:
+            PeerUnavailableError: No answer in time.
+            StorageError: As the answer says.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    connection = await self.connection(timeout_s)
+                    try:
+                        answer = await connection.ask(request, timeout_s)
+                        break
+                    except ConnectionLostError:
+                        await asyncio.sleep(_AGAIN_S)
+        except TimeoutError as error:
+            text = f"{type(request).__name__}: not done within {timeout_s:.0f} s"
+            raise PeerUnavailableError(text, "") from error
+        if not isinstance(answer, kind):
+            raise PeerUnavailableError(f"answered with {type(answer).__name__}", "")
+        return answer
 
     async def stop(self) -> None:
         """End the process; idempotent."""

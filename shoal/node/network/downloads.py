@@ -1,0 +1,150 @@
+"""One object on its way here, possibly from several peers one after the other.
+
+Guarantees: never more bytes than the object has; what is kept is a beginning of the object as its
+sources sent it; after wrong bytes everything begins again, and then no two sources are mixed, so
+that the one that sent them can be told apart. Bytes are noted as progress of whatever transfer the
+download was made in, those of failed attempts included.
+"""
+
+import contextvars
+import hashlib
+from typing import IO, Final, Protocol
+
+from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
+from shoal.storage.progress import note_moved
+
+Source = tuple[str, ...]
+"""The addresses of one peer, all with its libp2p id."""
+
+
+class Sink(Protocol):
+    """Takes the bytes."""
+
+    def add(self, data: bytes) -> None:
+        """Append bytes."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all bytes."""
+        ...
+
+
+class MemorySink:
+    """Keeps the bytes in memory."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append bytes."""
+        self.data += data
+
+    def clear(self) -> None:
+        """Forget all bytes."""
+        self.data.clear()
+
+
+class FileSink:
+    """Writes the bytes to an open file that can be read and cut."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file: Final = file
+
+    def add(self, data: bytes) -> None:
+        """Append bytes."""
+        self._file.write(data)
+
+    def clear(self) -> None:
+        """Forget all bytes."""
+        self._file.seek(0)
+        self._file.truncate()
+
+
+class Download:
+    """What has come so far.
+
+    Args:
+        object_id: Which object.
+        total_bytes: How long it is.
+        named_by_hash: Whether the id is the SHA-256 of the bytes.
+        sink: Takes the bytes.
+
+    Attributes:
+        num_bytes: Bytes that are kept.
+        was_mixed: Whether what `finish` looked at last came from several sources.
+    """
+
+    def __init__(
+        self,
+        object_id: bytes,
+        total_bytes: int,
+        *,
+        named_by_hash: bool,
+        sink: Sink,
+    ) -> None:
+        self.object_id = object_id
+        self.total_bytes = total_bytes
+        # Chunks are taken by the task that reads the socket: the notes are for this one's.
+        self._context = contextvars.copy_context()
+        self._named_by_hash = named_by_hash
+        self._sink = sink
+        self._hash = hashlib.sha256()
+        self._sources: list[Source] = []
+        self._current: Source = ()
+        self._unmixed = False
+        self.num_bytes = 0
+        self.was_mixed = False
+
+    def begin(self, source: Source) -> None:
+        """Go on with a source.
+
+        Args:
+            source: Where the next bytes come from.
+        """
+        if self._unmixed and self._sources != [source]:
+            self._clear()
+        self._current = source
+
+    def take(self, data: bytes) -> None:
+        """Keep the next bytes.
+
+        Args:
+            data: A chunk.
+
+        Raises:
+            WrongBytesError: More than the object has.
+            OSError: The file cannot be written.
+        """
+        if self.num_bytes + len(data) > self.total_bytes:
+            raise WrongBytesError(f"more than {self.total_bytes} bytes", "")
+        if self._current not in self._sources:
+            self._sources.append(self._current)
+        self._context.run(note_moved, len(data))
+        self._sink.add(data)
+        self._hash.update(data)
+        self.num_bytes += len(data)
+
+    def finish(self) -> None:
+        """Check the whole.
+
+        Raises:
+            PeerUnavailableError: Something is missing.
+            WrongBytesError: It is not the object; everything is forgotten.
+        """
+        self.was_mixed = len(self._sources) > 1
+        name = self.object_id.hex()
+        if self.num_bytes != self.total_bytes:
+            text = f"{self.num_bytes} of {self.total_bytes} bytes came"
+            raise PeerUnavailableError(text, name)
+        if not self._named_by_hash or self._hash.digest() == self.object_id:
+            return
+        text = f"bytes of {len(self._sources)} sources hash to {self._hash.hexdigest()}, not {name}"
+        self._unmixed = True
+        self._clear()
+        raise WrongBytesError(text, name)
+
+    def _clear(self) -> None:
+        self._sink.clear()
+        self._hash = hashlib.sha256()
+        self._sources = []
+        self.num_bytes = 0
