@@ -43,6 +43,11 @@ def check_key(key: str) -> None:
     _check_segments(key, key.split("/"))
 
 
+def is_key(text: str) -> bool:
+    """Say whether `text` may name an object."""
+    return 1 <= len(text) <= MAX_KEY_CHARS and all(map(is_segment, text.split("/")))
+
+
 def check_prefix(prefix: str) -> None:
     """Let every beginning of a valid key pass, the empty one included.
 

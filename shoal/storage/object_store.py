@@ -167,10 +167,7 @@ def range_num_bytes(
         ObjectTooLargeError: The range is longer than `max_bytes`.
         ValueError: A number is negative.
     """
-    if max_bytes < 0 or start < 0 or (length is not None and length < 0):
-        raise ValueError(
-            f"max_bytes={max_bytes}, start={start}, length={length}: none may be negative"
-        )
+    check_range(max_bytes=max_bytes, start=start, length=length)
     end = num_bytes if length is None else start + length
     if start > num_bytes or end > num_bytes:
         raise ObjectSizeError(
@@ -181,6 +178,23 @@ def range_num_bytes(
             f"object {key!r}: {end - start} bytes to read, at most {max_bytes} allowed", key
         )
     return end - start
+
+
+def check_range(*, max_bytes: int, start: int, length: int | None) -> None:
+    """Let the numbers of possible reads pass.
+
+    Args:
+        max_bytes: The caller's limit.
+        start: First byte of the range.
+        length: Length of the range; None: up to the end.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+    if max_bytes < 0 or start < 0 or (length is not None and length < 0):
+        raise ValueError(
+            f"max_bytes={max_bytes}, start={start}, length={length}: none may be negative"
+        )
 
 
 def check_limit(limit: int) -> None:

@@ -12,10 +12,11 @@ Guarantees: notes of one transfer never reach another one's record. Does not add
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 
 
 class Progress:
-    """What has happened so far in one transfer.
+    """What has happened so far in one transfer; parts of it may report from several threads.
 
     Args:
         now_s: The clock of the first byte, seconds.
@@ -26,10 +27,11 @@ class Progress:
         num_retries: Attempts after the first.
     """
 
-    __slots__ = ("_now_s", "first_byte_at_s", "num_bytes", "num_retries")
+    __slots__ = ("_lock", "_now_s", "first_byte_at_s", "num_bytes", "num_retries")
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
+        self._lock = Lock()
         self.num_bytes = 0
         self.first_byte_at_s: float | None = None
         self.num_retries = 0
@@ -40,9 +42,15 @@ class Progress:
         Args:
             num_bytes: How many since the last note.
         """
-        if num_bytes and self.first_byte_at_s is None:
-            self.first_byte_at_s = self._now_s()
-        self.num_bytes += num_bytes
+        with self._lock:
+            if num_bytes and self.first_byte_at_s is None:
+                self.first_byte_at_s = self._now_s()
+            self.num_bytes += num_bytes
+
+    def retried(self) -> None:
+        """Add one more attempt."""
+        with self._lock:
+            self.num_retries += 1
 
 
 _current: ContextVar[Progress | None] = ContextVar("shoal_storage_progress", default=None)
@@ -80,4 +88,4 @@ def note_retry() -> None:
     """Say that the transfer begins again."""
     progress = _current.get()
     if progress is not None:
-        progress.num_retries += 1
+        progress.retried()

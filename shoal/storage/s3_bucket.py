@@ -1,0 +1,206 @@
+"""An object store in a bucket, told in S3 operations; who makes the requests is told from outside.
+
+Guarantees what `object_store` says, as far as the server keeps what S3 promises.
+"""
+
+import builtins
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from shoal.storage.keys import check_key, check_prefix, is_key
+from shoal.storage.object_store import (
+    DEFAULT_PAGE_KEYS,
+    ListPage,
+    ObjectInfo,
+    check_limit,
+    check_range,
+    page_of,
+)
+from shoal.storage.s3_config import S3Config
+from shoal.storage.s3_download import Download
+from shoal.storage.s3_link import Link, Reply
+from shoal.storage.s3_upload import Upload
+
+
+class BucketStore:
+    """Objects in a bucket.
+
+    Args:
+        config: Which bucket.
+        link: Makes the requests.
+    """
+
+    def __init__(self, config: S3Config, link: Link) -> None:
+        self._config = config
+        self._link = link
+
+    async def put(self, key: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
+        """Write an object: atomic, durable when it returns, create-once unless `overwrite`.
+
+        When the call is cancelled the object may appear all the same.
+
+        Args:
+            key: Where to put it.
+            data: The whole object; not to be changed until the write has ended.
+            overwrite: Replace what is there.
+
+        Raises:
+            ObjectExistsError: The key is taken and `overwrite` is false.
+            InvalidKeyError: The key breaks the rules in `keys`.
+            AccessDeniedError: The server refuses the write.
+            StorageFullError: The bucket is full.
+            RefusedError: We refuse the server's address or its answer.
+            StorageUnavailableError: No answer in time; the write may have happened.
+        """
+        check_key(key)
+        with self._link.calling(key) as clock:
+            view = memoryview(data).cast("B")
+            upload = Upload(self._link, clock, key, self._name(key), view, overwrite=overwrite)
+            await upload.run()
+
+    async def get(
+        self, key: str, *, max_bytes: int, start: int = 0, length: int | None = None
+    ) -> bytes:
+        """Read an object or a range of it; never more than `max_bytes`.
+
+        Args:
+            key: Which object.
+            max_bytes: The most that the caller can take; more is refused before it is read.
+            start: First byte of the range.
+            length: Length of the range; None: up to the end.
+
+        Returns:
+            Exactly the bytes asked for, all from one version of the object.
+
+        Raises:
+            ObjectNotFoundError: No object has this key.
+            ObjectTooLargeError: More than `max_bytes` were asked for.
+            ObjectSizeError: The range leaves the object, the answer's length is not the one asked
+                for, or the object was replaced again and again.
+            InvalidKeyError: The key breaks the rules in `keys`.
+            AccessDeniedError: The server refuses the read.
+            RefusedError: We refuse the server's address or its answer.
+            StorageUnavailableError: No answer in time, or too slow.
+            ValueError: A number is negative.
+        """
+        check_key(key)
+        check_range(max_bytes=max_bytes, start=start, length=length)
+        with self._link.calling(key) as clock:
+            download = Download(
+                self._link,
+                clock,
+                key,
+                self._name(key),
+                max_bytes=max_bytes,
+                start=start,
+                length=length,
+            )
+            return await download.run()
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Look at an object without reading it.
+
+        Args:
+            key: Which object.
+
+        Returns:
+            Its length and time.
+
+        Raises:
+            ObjectNotFoundError: No object has this key.
+            InvalidKeyError: The key breaks the rules in `keys`.
+            AccessDeniedError: The server refuses; this is not "not found".
+            RefusedError: We refuse the server's address or its answer.
+            StorageUnavailableError: No answer in time.
+        """
+        check_key(key)
+        values = await self.request("head_object", key)
+        return ObjectInfo(
+            key=key,
+            num_bytes=int(values["ContentLength"]),
+            modified_at_s=values["LastModified"].timestamp(),
+        )
+
+    async def list(
+        self, prefix: str, *, after: str | None = None, limit: int = DEFAULT_PAGE_KEYS
+    ) -> ListPage:
+        """List keys in lexicographic order, a page at a time; without keys that are not ours.
+
+        Args:
+            prefix: What the keys begin with; need not end at a slash.
+            after: Only keys that sort after this one.
+            limit: The most keys on the page, at least 1.
+
+        Returns:
+            The page.
+
+        Raises:
+            InvalidKeyError: No valid key begins with `prefix` or `after`.
+            AccessDeniedError: The server refuses.
+            RefusedError: We refuse the server's address or its answer.
+            StorageUnavailableError: No answer in time.
+            ValueError: `limit` is below 1.
+        """
+        check_prefix(prefix)
+        check_prefix(after or "")
+        check_limit(limit)
+        is_ordered = self._config.lists_in_order
+        keys: list[str] = []
+        # One more than asked for tells whether another page exists.
+        async for names in self._pages(prefix, (after or "") if is_ordered else ""):
+            keys.extend(key for key in names if is_key(key) and key > (after or ""))
+            if is_ordered and len(keys) > limit:
+                break
+        return page_of(sorted(keys), limit)
+
+    async def _pages(self, prefix: str, after: str) -> AsyncIterator[builtins.list[str]]:
+        place = {"StartAfter": self._name(after)} if after else {}
+        while True:
+            values = await self.request("list_objects_v2", "", Prefix=self._name(prefix), **place)
+            found = [str(entry["Key"]) for entry in values.get("Contents", ())]
+            yield [name.removeprefix(self._name("")) for name in found]
+            token = values.get("NextContinuationToken")
+            if not values.get("IsTruncated") or not token or not found:
+                return
+            place = {"ContinuationToken": token}
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; idempotent.
+
+        Args:
+            key: Which object.
+
+        Raises:
+            InvalidKeyError: The key breaks the rules in `keys`.
+            AccessDeniedError: The server refuses.
+            RefusedError: We refuse the server's address or its answer.
+            StorageUnavailableError: No answer in time.
+        """
+        check_key(key)
+        await self.request("delete_object", key)
+
+    async def request(self, operation: str, key: str, **parameters: object) -> Mapping[str, Any]:
+        """Make any S3 request, with this store's retries and deadline.
+
+        Args:
+            operation: The S3 operation, like head_object.
+            key: The object; empty for the bucket.
+            parameters: Its further parameters by their S3 names.
+
+        Returns:
+            The answer's fields by their S3 names, without a body.
+
+        Raises:
+            StorageError: What went wrong; a condition that does not hold is ObjectExistsError.
+        """
+        if key:
+            parameters["Key"] = self._name(key)
+        with self._link.calling(key) as clock:
+
+            async def attempt() -> Reply:
+                return await self._link.ask(clock, operation, **parameters)
+
+            return (await self._link.again(clock, key, attempt)).values
+
+    def _name(self, key: str) -> str:
+        return f"{self._config.prefix}/{key}" if self._config.prefix else key

@@ -1,0 +1,112 @@
+"""Connections that go where they are told and read the head of an answer with care.
+
+Guarantees: a connection never looks a name up itself, it asks `connect` for its socket, while TLS
+and the Host header keep the name; an answer's head, the interim answers before it included, has at
+most 16 KiB and must be there before the call's time is over, however slowly it trickles in.
+"""
+
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from io import BufferedReader
+from typing import Any, Final, cast
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from shoal.storage.s3_clock import CallClock
+
+MAX_HEAD_BYTES: Final = 16 << 10
+
+Connect = Callable[[str, int, Any], socket.socket]
+
+_clock: ContextVar[CallClock] = ContextVar("shoal_storage_s3_clock")
+
+
+@contextmanager
+def watched_by(clock: CallClock) -> Iterator[None]:
+    """Let a call's time watch over the heads of answers that are read inside.
+
+    Args:
+        clock: The call's time.
+
+    Yields:
+        Nothing.
+    """
+    token = _clock.set(clock)
+    try:
+        yield
+    finally:
+        _clock.reset(token)
+
+
+class _HeadReader:
+    """Reads the lines of a head, one piece of the network at a time."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._num_left = MAX_HEAD_BYTES
+        self._clock = _clock.get()
+
+    def readline(self, limit: int) -> bytes:
+        line = bytearray()
+        while not line.endswith(b"\n") and len(line) < limit:
+            self._clock.check()
+            seen = self._file.peek(1)
+            if not seen:
+                break
+            piece = self._file.read(min(seen.find(b"\n") + 1 or len(seen), limit - len(line)))
+            line += piece
+            self._num_left -= len(piece)
+            if self._num_left < 0:
+                raise http.client.HTTPException(f"the head exceeds {MAX_HEAD_BYTES} bytes")
+        return bytes(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Response(http.client.HTTPResponse):
+    def begin(self) -> None:
+        file: Any = self.fp
+        self.fp = cast("BufferedReader", _HeadReader(file))
+        super().begin()
+        # It is closed already after an answer that has no body.
+        if not self.isclosed():
+            self.fp = file
+
+
+class _PlainConnection(HTTPConnection):
+    response_class = _Response
+
+    def __init__(self, *, connect: Connect, **options: Any) -> None:  # noqa: ANN401 - urllib3's own
+        super().__init__(**options)
+        self._connect = connect
+
+    def _new_conn(self) -> socket.socket:
+        return self._connect(self.host, self.port, self.timeout)
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = _Response
+
+    def __init__(self, *, connect: Connect, **options: Any) -> None:  # noqa: ANN401 - urllib3's own
+        super().__init__(**options)
+        self._connect = connect
+
+    def _new_conn(self) -> socket.socket:
+        return self._connect(self.host, self.port, self.timeout)
+
+
+class PlainPool(HTTPConnectionPool):
+    """Connections without TLS; `connect` among its options makes their sockets."""
+
+    ConnectionCls = _PlainConnection
+
+
+class TlsPool(HTTPSConnectionPool):
+    """Connections with TLS; `connect` among its options makes their sockets."""
+
+    ConnectionCls = _TlsConnection
