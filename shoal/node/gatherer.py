@@ -17,7 +17,11 @@ from shoal.compression import CheckedBody
 from shoal.node.errors import ResourceError
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.node.telemetry.names import EventName
-from shoal.protocol.announcement import MAX_ANNOUNCEMENT_BYTES, read_announcement
+from shoal.protocol.announcement import (
+    MAX_ANNOUNCEMENT_BYTES,
+    AnnouncementType,
+    read_announcement,
+)
 from shoal.protocol.chain import ChainHead
 from shoal.protocol.errors import ErrorCode, PayloadError, RemoteProtocolError
 from shoal.protocol.identity import PeerId, parse_peer_key
@@ -30,13 +34,17 @@ from shoal.storage.errors import (
     ObjectTooLargeError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
 )
+from shoal.storage.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
 _COMPLAIN_EVERY_S = 10.0
 # One open round may hold this many times the gather limit of candidates (announcements are cheap).
 _CANDIDATE_FACTOR = 2
+_MAX_LISTED = 20_000
+"""Names under one prefix that are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +91,8 @@ class RoundGather:
         self.changed = asyncio.Event()
         self._on_record = on_record
         self._keep_copies = keep_copies
+        roster = run.manifest.roster
+        self._roster = None if roster is None else {peer.key.hex() for peer in roster}
         self._started: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fatal: ResourceError | None = None
@@ -128,8 +138,8 @@ class RoundGather:
         run = self.run_context
         store = run.store.labelled(peer="validators", kind="record")
         try:
-            raw = await store.get(
-                run.keys.record(self.round_id), max_bytes=run.record_rules.max_bytes
+            raw = await self._read(
+                store, run.keys.record(self.round_id), run.record_rules.max_bytes
             )
         except ObjectNotFoundError:
             return None
@@ -162,17 +172,35 @@ class RoundGather:
             if key != run.keys.published(self.round_id, run.me):
                 self._spawn(key, self._fetch(key, run.clock.now_s()))
 
-    async def _list(self, prefix: str) -> tuple[str, ...]:
-        """The first keys under `prefix`; how many is bounded, whoever writes there."""
-        limit = 10 * self.run_context.manifest.outer.gather_limit
+    async def _list(self, prefix: str) -> list[str]:
+        """The keys under `prefix`, the roster's first; how many is bounded, whoever writes there.
+
+        A flood of names that sort before everybody's must not hide those that are on the roster.
+        """
         store = self.run_context.store.labelled(peer="run", kind="list")
-        return (await store.list(prefix, limit=limit)).keys
+        page = await store.list(prefix)
+        keys = list(page.keys)
+        while page.next_after is not None and len(keys) < _MAX_LISTED:
+            page = await store.list(prefix, after=page.next_after)
+            keys += page.keys
+        return sorted(keys, key=self._is_stranger)[: 10 * self._candidate_limit]
+
+    def _is_stranger(self, key: str) -> bool:
+        return self._roster is not None and key.rsplit("/", 1)[1] not in self._roster
+
+    @property
+    def _candidate_limit(self) -> int:
+        return _CANDIDATE_FACTOR * self.run_context.manifest.outer.gather_limit
 
     def _spawn(self, key: str, work: Coroutine[None, None, None]) -> None:
-        limit = _CANDIDATE_FACTOR * self.run_context.manifest.outer.gather_limit
         folder = key.rsplit("/", 1)[0]
-        num_started = sum(1 for name in self._started if name.startswith(folder))
-        if key in self._started or num_started >= limit:
+        is_stranger = self._is_stranger(key)
+        alike = [
+            name
+            for name in self._started
+            if name.startswith(folder) and self._is_stranger(name) == is_stranger
+        ]
+        if key in self._started or len(alike) >= self._candidate_limit:
             work.close()
             return
         self._started.add(key)
@@ -183,7 +211,7 @@ class RoundGather:
     async def _read_attending(self, key: str) -> None:
         peer_hex = key.rsplit("/", 1)[1]
         try:
-            peer, _ = await self._read_announcement(key, peer_hex)
+            peer, _ = await self._read_announcement(key, peer_hex, AnnouncementType.ATTENDING)
         except RemoteProtocolError as error:
             self._reject(peer_hex, error.code, error.detail)
         except StorageError:
@@ -192,7 +220,9 @@ class RoundGather:
             self.attending.add(peer)
             self.changed.set()
 
-    async def _read_announcement(self, key: str, peer_hex: str) -> tuple[PeerId, bytes]:
+    async def _read_announcement(
+        self, key: str, peer_hex: str, kind: AnnouncementType
+    ) -> tuple[PeerId, bytes]:
         """The verified author and the payload id of an announcement.
 
         Raises:
@@ -202,21 +232,23 @@ class RoundGather:
         run = self.run_context
         store = run.store.labelled(peer=peer_hex[:16], kind="announcement")
         try:
-            raw = await store.get(key, max_bytes=MAX_ANNOUNCEMENT_BYTES)
+            raw = await self._read(store, key, MAX_ANNOUNCEMENT_BYTES)
         except ObjectTooLargeError as error:
             raise RemoteProtocolError(ErrorCode.E_LEN, str(error)) from error
         verified = read_announcement(raw, run.payload_rules, self.round_id)
-        if verified.peer.key.hex() != peer_hex:
-            raise RemoteProtocolError(
-                ErrorCode.E_OBJECT_KEY, f"announcement of {verified.peer.short} under {peer_hex}"
-            )
+        found = verified.announcement.type
+        if verified.peer.key.hex() != peer_hex or found is not kind:
+            detail = f"announcement of {verified.peer.short}, {found}, under {peer_hex}, {kind}"
+            raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, detail)
         return verified.peer, verified.announcement.payload_id
 
     async def _fetch(self, key: str, seen_at_s: float) -> None:
         """One peer's whole way; the boundary that keeps its faults to itself."""
         peer_hex = key.rsplit("/", 1)[1]
         try:
-            peer, payload_id = await self._read_announcement(key, peer_hex)
+            peer, payload_id = await self._read_announcement(
+                key, peer_hex, AnnouncementType.PUBLISHED
+            )
             payload_key = self.run_context.keys.payload(self.round_id, peer)
             raw, payload = await self.download(payload_key, peer, kind="payload")
             _check_announced(payload, peer, payload_id)
@@ -247,14 +279,25 @@ class RoundGather:
         """
         run = self.run_context
         store = run.store.labelled(peer=peer.short, kind=kind)
-        expected = run.manifest.payload_bytes
-        async with asyncio.timeout(run.limits.transfer_s):
-            try:
-                raw = await store.get(key, max_bytes=expected)
-            except ObjectTooLargeError as error:
-                raise PayloadError(ErrorCode.E_LEN, str(error)) from error
+        try:
+            raw = await self._read(store, key, run.manifest.payload_bytes)
+        except ObjectTooLargeError as error:
+            raise PayloadError(ErrorCode.E_LEN, str(error)) from error
         payload = await asyncio.to_thread(validate, raw, run.payload_rules, self._context)
         return raw, payload
+
+    async def _read(self, store: ObjectStore, key: str, max_bytes: int) -> bytes:
+        """One object, within the time of one transfer.
+
+        Raises:
+            StorageError: it could not be read, or not in time: the link's fault, nobody else's.
+        """
+        limit_s = self.run_context.limits.transfer_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await store.get(key, max_bytes=max_bytes)
+        except TimeoutError as error:
+            raise StorageUnavailableError(f"{key}: not read within {limit_s} s", key) from error
 
     async def keep_copy(self, payload_id: bytes, raw: bytes) -> None:
         """Stores a payload by its id, so that it survives its author going away.
@@ -322,7 +365,7 @@ class RoundGather:
             for place in places:
                 try:
                     _, payload = await self.download(place, entry.peer, kind="copy")
-                except (RemoteProtocolError, StorageError, TimeoutError) as error:
+                except (RemoteProtocolError, StorageError) as error:
                     self._complain(f"counted payload of {entry.peer.short}: {place}: {error}")
                     continue
                 if payload.payload_id == entry.payload_id:

@@ -10,7 +10,12 @@ Does not do: make payloads.
 from shoal.node.run_context import RunContext
 from shoal.protocol.announcement import Announcement, AnnouncementType, Where, build_announcement
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
-from shoal.storage.errors import ObjectExistsError, StorageUnavailableError
+from shoal.storage.errors import (
+    ObjectExistsError,
+    ObjectTooLargeError,
+    StorageUnavailableError,
+)
+from shoal.storage.object_store import ObjectStore
 
 OWN = "own"
 RUN_STORE = "run-store"
@@ -67,10 +72,18 @@ async def _put_once(run: RunContext, key: str, raw: bytes, kind: str) -> None:
     try:
         await store.put(key, raw)
     except ObjectExistsError as error:
-        if await store.get(key, max_bytes=max(len(raw), 1)) != raw:
+        if await _read_back(store, key, len(raw)) != raw:
             raise RemoteProtocolError(
                 ErrorCode.E_KEY_IN_USE,
                 f"{key} holds other bytes than this node's: another node uses the same key, or "
                 "this node's state folder was lost within the round",
                 run.me,
             ) from error
+
+
+async def _read_back(store: ObjectStore, key: str, num_bytes: int) -> bytes | None:
+    """What is there; None if it is longer than what was to be written."""
+    try:
+        return await store.get(key, max_bytes=num_bytes)
+    except ObjectTooLargeError:
+        return None

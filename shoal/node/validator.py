@@ -120,6 +120,10 @@ async def _write_record(
     key = run.keys.record(gather.round_id)
     try:
         if gather.bad_record is not None:
+            # What was bad may have been replaced by now, also by a write of this validator's whose
+            # answer was lost: a good record is never removed.
+            if await gather.look_for_record() is not None:
+                return
             await store.delete(key)
         await store.put(key, raw)
     except ObjectExistsError:

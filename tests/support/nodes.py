@@ -20,16 +20,15 @@ from shoal.node.model import CausalLM, tensor_table
 from shoal.node.parameters import parameters_root
 from shoal.node.round_loop import Outcome, run_rounds
 from shoal.node.round_steps import RoundSteps
-from shoal.node.run_context import RunContext, make_context
-from shoal.node.telemetry.event_log import EventLog
+from shoal.node.run_context import RunContext
 from shoal.node.trainer import Trainer
 from shoal.protocol.chain import genesis_head
 from shoal.protocol.identity import Identity
 from shoal.protocol.manifest import GenesisSection, LimitsSection, RunManifest
 from shoal.protocol.payload_header import peek
 from shoal.protocol.round_machine import RoundState
-from shoal.storage.meter import Meter
 from shoal.storage.object_store import ObjectStore
+from tests.support.contexts import context_of
 from tests.support.manifests import CODEC, body_bytes, tiny_manifest
 
 VOCAB = 32
@@ -83,23 +82,12 @@ def bigram_data(manifest: RunManifest) -> DataSource:
     return DataSource(manifest, *shards)
 
 
-def context_of(
-    manifest: RunManifest, identity: Identity, store: ObjectStore, clock: Clock, log: Path
-) -> RunContext:
-    return make_context(
-        manifest,
-        identity,
-        store,
-        meter=Meter(clock.now_s),
-        clock=clock,
-        log=EventLog(log, clock.now_s),
-    )
-
-
 def fresh_state(run: RunContext, *, trains: bool) -> LocalState:
     manifest = run.manifest
+    head = genesis_head(manifest.run_id, manifest.genesis.root)
     return LocalState(
-        head=genesis_head(manifest.run_id, manifest.genesis.root),
+        head=head,
+        previous_record_id=head.record_id,
         base=bigram_base(),
         trainer=Trainer(bigram_model(), manifest.training, manifest.run.num_rounds),
         feedback=ErrorFeedback(run.layout, manifest.training.error_decay) if trains else None,

@@ -9,10 +9,11 @@ from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.errors import CheckpointError
 from shoal.node.local_state import from_snapshot, to_snapshot
 from shoal.node.staging import stage_payload
+from tests.support.contexts import context_of
 from tests.support.fake_clock import FakeClock
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import peer, tiny_manifest
-from tests.support.nodes import bigram_data, bigram_manifest, context_of, fresh_state
+from tests.support.nodes import bigram_data, bigram_manifest, fresh_state
 
 MANIFEST = bigram_manifest()
 
