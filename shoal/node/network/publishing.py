@@ -56,6 +56,7 @@ class Publisher:
         self._now_s = now_s
         self._records: dict[bytes, DhtPut] = {}
         self._last_sequence = 0
+        self._last_expiry_s = 0
         self._restarted = asyncio.Event()
 
     @property
@@ -96,9 +97,9 @@ class Publisher:
     async def run(self) -> None:
         """Publish and renew, for ever."""
         while True:
-            self._restarted.clear()
             try:
                 status = await self._with_peers()
+                self._restarted.clear()
                 await self._publish_all(status)
                 pause_s = self.life_s / 3 if status.routing_table_size else _POLL_S * _MAX_POLLS
             except StorageError as error:
@@ -137,11 +138,13 @@ class Publisher:
         addresses = [text for text in status.addresses if self._may_show(text)]
         if not addresses:
             return None
+        # A store refuses what does not live longer than what it has.
+        self._last_expiry_s = max(self._last_expiry_s + 1, int(self._now_s() + self.life_s))
         record = PeerRecord(
             run_id=self._options.run_id,
             peer_key=self._identity.peer.key,
             sequence=self.next_sequence(),
-            expires_at_s=int(self._now_s() + self.life_s),
+            expires_at_s=self._last_expiry_s,
             libp2p_id=status.peer_id,
             addresses=tuple(addresses[:MAX_ADDRESSES]),
         )

@@ -75,6 +75,7 @@ class SeedKeeper:
 
     Attributes:
         lines: How each seed answered last, by its text.
+        trouble: One sentence if there are seeds and none of them answered; else empty.
     """
 
     def __init__(
@@ -89,15 +90,8 @@ class SeedKeeper:
         self._probe = probe
         self._good = _load(file)
         self.lines: dict[str, str] = {}
+        self.trouble = ""
         self._seeds = tuple(self._read(seeds))
-
-    @property
-    def trouble(self) -> str:
-        """One sentence if there are seeds and none of them answered; else empty."""
-        answers = [line for text, line in self.lines.items() if text in self._own_texts]
-        if not answers or "connected" in answers:
-            return ""
-        return f"none of {len(answers)} seeds answered, trying again"
 
     def note_good(self, address: Address) -> None:
         """Remember a peer that answered, for the next start.
@@ -132,7 +126,10 @@ class SeedKeeper:
         kept = () if connected else tuple(self._read(tuple(self._good)))
         wanted = dict.fromkeys((*self._seeds, *kept))
         done = await asyncio.gather(*(self._try_one(one, connected) for one in wanted))
-        return all(done[: len(self._seeds)])
+        own = done[: len(self._seeds)]
+        lost = bool(own) and not any(own)
+        self.trouble = f"none of {len(own)} seeds answered, trying again" if lost else ""
+        return all(own)
 
     async def _try_one(self, seed: Address, connected: set[str]) -> bool:
         if seed.libp2p_id == self._host.peer_id:
@@ -152,10 +149,6 @@ class SeedKeeper:
         if joined:
             self.note_good(seed)
         return joined
-
-    @property
-    def _own_texts(self) -> set[str]:
-        return {seed.text for seed in self._seeds if seed.libp2p_id != self._host.peer_id}
 
     def _read(self, texts: tuple[str, ...]) -> list[Address]:
         found = []
