@@ -73,6 +73,7 @@ def make_run(
     Raises:
         ConfigError: the plan contradicts itself or transformers refuses the model.
     """
+    _check_lengths(plan, data)
     model = build_model(plan.model, data.vocab_size, plan.genesis.seed)
     tensors = tensor_table(model)
     values = [p.detach().numpy().reshape(-1) for p in parameters_of(model)]
@@ -105,6 +106,19 @@ def make_run(
         raise ConfigError(
             "the run plan", "codec", "a codec that fits the model", str(error)
         ) from error
+
+
+def _check_lengths(plan: RunPlan, data: PreparedData) -> None:
+    """Every node would refuse shards without a single sequence; better said here."""
+    longest = max(data.num_tokens(shard) for shard in data.shards)
+    for what, num_tokens in (("training", longest), ("held-out", data.num_tokens(data.held_out))):
+        if num_tokens < plan.data.seq_len + 1:
+            raise ConfigError(
+                "the run plan",
+                "data.seq_len",
+                f"at most {num_tokens - 1} (the {what} text has {num_tokens} tokens)",
+                f"{plan.data.seq_len}; lower it or add text",
+            )
 
 
 def _data_section(plan: RunPlan, data: PreparedData) -> DataSection:

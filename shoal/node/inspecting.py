@@ -9,9 +9,11 @@ Does not do: fetch anything.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from shoal.compression import BodyLayout
 from shoal.node.errors import ConfigError
@@ -38,6 +40,7 @@ from shoal.protocol.schema import Notation, to_plain
 from shoal.protocol.strict_json import load
 
 _MAX_MESSAGE_BYTES = 1 << 24
+_PART_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +67,27 @@ def inspect_file(path: Path, manifest: RunManifest | None) -> Inspection:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(8)
-            num_bytes = path.stat().st_size
-            limit = num_bytes if start == PAYLOAD_MAGIC else _MAX_MESSAGE_BYTES
-            raw = start + file.read(limit - len(start))
+            start = file.read(PAYLOAD_PREFIX_BYTES)
+            num_bytes = os.fstat(file.fileno()).st_size
+            is_payload = start[:8] == PAYLOAD_MAGIC
+            if is_payload and manifest is None:
+                return _inspect_payload(start, num_bytes, file)
+            is_payload |= manifest is not None and num_bytes == manifest.payload_bytes
+            # One more than the largest, so that a longer one is noticed without being read.
+            limit = manifest.payload_bytes if is_payload and manifest else _MAX_MESSAGE_BYTES
+            raw = start + file.read(max(limit + 1 - len(start), 0))
     except OSError as error:
         raise ConfigError(path, "the file", "a readable file", error.strerror or "") from error
-    if start == PAYLOAD_MAGIC or (manifest is not None and num_bytes == manifest.payload_bytes):
-        return _inspect_payload(raw, manifest)
-    if start == ENVELOPE_MAGIC:
+    if is_payload and manifest is not None:
+        return _inspect_payload_of(raw, num_bytes, manifest)
+    if start[:8] == ENVELOPE_MAGIC:
         return _inspect_message(raw, manifest)
     if start[:1] == b"{":
         return _inspect_manifest(raw)
     wanted = "SHOALPAY, SHOALMSG or {"
     return Inspection(
-        kind="unknown", problem=_explain(ErrorCode.E_MAGIC, f"begins with {start!r}, not {wanted}")
+        kind="unknown",
+        problem=_explain(ErrorCode.E_MAGIC, f"begins with {start[:8]!r}, not {wanted}"),
     )
 
 
@@ -86,27 +95,41 @@ def _explain(code: ErrorCode, detail: str) -> str:
     return f"{code}: {detail}. {MEANINGS[code]}"
 
 
-def _inspect_payload(raw: bytes, manifest: RunManifest | None) -> Inspection:
-    if len(raw) < PAYLOAD_PREFIX_BYTES:
-        detail = f"{len(raw)} bytes, a payload's header and signature have {PAYLOAD_PREFIX_BYTES}"
-        return Inspection(kind="payload", problem=_explain(ErrorCode.E_LEN, detail))
-    header = PayloadHeader.unpack(raw[:HEADER_BYTES])
-    facts = _payload_facts(raw, header)
+def _inspect_payload(start: bytes, num_bytes: int, body: IO[bytes]) -> Inspection:
+    """A payload without its manifest; the body is hashed as a stream, whatever its length."""
+    if len(start) < PAYLOAD_PREFIX_BYTES:
+        return _too_short(start)
+    header = PayloadHeader.unpack(start[:HEADER_BYTES])
+    facts = _payload_facts(start, num_bytes, header)
+    checked = "signature and body hash; name the run's --manifest to check the content"
     try:
-        if manifest is None:
-            checked = "signature and body hash; name the run's --manifest to check the content"
-            _check_payload_alone(raw, header)
-        else:
-            checked = "every rule of the manifest, for the round and base state in the header"
-            _check_payload(raw, header, manifest)
+        _check_alone(start, num_bytes, header, body)
     except RemoteProtocolError as error:
         return Inspection(kind="payload", facts=facts, problem=_explain(error.code, error.detail))
     return Inspection(kind="payload", facts=facts, checked=checked)
 
 
-def _payload_facts(raw: bytes, header: PayloadHeader) -> Mapping[str, str]:
+def _inspect_payload_of(raw: bytes, num_bytes: int, manifest: RunManifest) -> Inspection:
+    if len(raw) < PAYLOAD_PREFIX_BYTES:
+        return _too_short(raw)
+    header = PayloadHeader.unpack(raw[:HEADER_BYTES])
+    facts = _payload_facts(raw, num_bytes, header)
+    checked = "every rule of the manifest, for the round and base state in the header"
+    try:
+        _check_payload(raw, header, manifest)
+    except RemoteProtocolError as error:
+        return Inspection(kind="payload", facts=facts, problem=_explain(error.code, error.detail))
+    return Inspection(kind="payload", facts=facts, checked=checked)
+
+
+def _too_short(raw: bytes) -> Inspection:
+    detail = f"{len(raw)} bytes, a payload's header and signature have {PAYLOAD_PREFIX_BYTES}"
+    return Inspection(kind="payload", problem=_explain(ErrorCode.E_LEN, detail))
+
+
+def _payload_facts(raw: bytes, num_bytes: int, header: PayloadHeader) -> Mapping[str, str]:
     return {
-        "bytes": str(len(raw)),
+        "bytes": str(num_bytes),
         "id": payload_id(raw[:HEADER_BYTES]).hex(),
         "version": str(header.version),
         "value bits": str(header.codec),
@@ -121,14 +144,17 @@ def _payload_facts(raw: bytes, header: PayloadHeader) -> Mapping[str, str]:
     }
 
 
-def _check_payload_alone(raw: bytes, header: PayloadHeader) -> None:
-    if header.body_len != len(raw) - PAYLOAD_PREFIX_BYTES:
-        found = len(raw) - PAYLOAD_PREFIX_BYTES
+def _check_alone(start: bytes, num_bytes: int, header: PayloadHeader, body: IO[bytes]) -> None:
+    if header.body_len != num_bytes - PAYLOAD_PREFIX_BYTES:
+        found = num_bytes - PAYLOAD_PREFIX_BYTES
         raise RemoteProtocolError(
             ErrorCode.E_BODY_LEN, f"header says {header.body_len} bytes, the file has {found}"
         )
-    check_signature(parse_peer_key(header.peer_key), raw[:PAYLOAD_PREFIX_BYTES])
-    if hashlib.sha256(raw[PAYLOAD_PREFIX_BYTES:]).digest() != header.body_sha256:
+    check_signature(parse_peer_key(header.peer_key), start)
+    hasher = hashlib.sha256()
+    while part := body.read(_PART_BYTES):
+        hasher.update(part)
+    if hasher.digest() != header.body_sha256:
         raise RemoteProtocolError(ErrorCode.E_BODY_HASH, "the body's SHA-256 is not the header's")
 
 

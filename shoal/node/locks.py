@@ -5,11 +5,13 @@ process ends, however it ends. Does not do: see other machines (there the create
 a doubled key away).
 """
 
+import errno
 import fcntl
+import os
 from pathlib import Path
 from typing import IO
 
-from shoal.node.errors import ConfigError, StateInUseError
+from shoal.node.errors import ConfigError, ResourceError, StateInUseError
 
 LOCK_NAME = "lock"
 
@@ -26,7 +28,8 @@ def lock_file(path: Path, what: str) -> IO[bytes]:
         ConfigError: the file cannot be opened.
     """
     try:
-        file = path.open("rb")
+        # O_NONBLOCK: opening a named pipe must not wait for a writer.
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  # pathlib knows no opener; the caller closes
     except OSError as error:
         raise ConfigError(path, what, "a readable file", error.strerror or "") from error
     try:
@@ -46,11 +49,14 @@ def lock_folder(folder: Path, what: str) -> IO[bytes]:
     Raises:
         StateInUseError: another process holds it.
         ConfigError: the folder cannot be made or written.
+        ResourceError: the disk is full.
     """
     path = folder / LOCK_NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(f"cannot write {path}: {error.strerror}") from error
         raise ConfigError(folder, what, "a writable folder", error.strerror or "") from error
     return lock_file(path, what)

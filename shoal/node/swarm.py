@@ -19,11 +19,23 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shoal.node.errors import EXIT_HALTED, HaltError, NodeError
+from shoal.node.errors import (
+    EXIT_CONFIG,
+    EXIT_HALTED,
+    EXIT_RESOURCE,
+    HaltError,
+    NodeError,
+)
 from shoal.node.start_node import EVENTS_FILE
 from shoal.node.swarm_events import NodeView
 from shoal.node.swarm_report import write_report
-from shoal.node.swarm_setup import StoreKind, SwarmFolder, claim_folder, set_up_swarm
+from shoal.node.swarm_setup import (
+    StoreKind,
+    SwarmFolder,
+    claim_folder,
+    load_swarm_plan,
+    set_up_swarm,
+)
 from shoal.node.swarm_view import SwarmView
 
 _POLL_S = 0.25
@@ -129,16 +141,11 @@ async def run_swarm(
         DataError: a text is not usable.
     """
     console = Console(width=None if sys.stdout.isatty() else 100)
+    # Before the folder is touched: a slip of the pen must not cost a run.
+    plan = load_swarm_plan(plan_file, num_peers, num_rounds)
     with claim_folder(root, fresh=fresh):
         console.print("setting up: tokenizer, shards, genesis, manifest", highlight=False)
-        folder = await asyncio.to_thread(
-            set_up_swarm,
-            plan_file,
-            root,
-            num_peers=num_peers,
-            num_rounds=num_rounds,
-            store=store,
-        )
+        folder = await asyncio.to_thread(set_up_swarm, plan, root, store)
         _introduce(console, folder)
         nodes = [NodeProcess(path, folder.manifest_file, "validate") for path in folder.validators]
         nodes += [NodeProcess(path, folder.manifest_file, "join") for path in folder.peers]
@@ -235,10 +242,13 @@ def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) 
             node.start()
             running = True
         elif code != 0 and not stop.is_set():
-            raise SwarmFailedError(
-                f"{node.view.name} ended with code {code}: {node.last_words()} "
-                f"(see {node.folder / 'node.log'})"
+            words = node.last_words().removeprefix("shoal: ")
+            error = SwarmFailedError(
+                f"{node.view.name} ended with code {code}: {words} (see {node.folder}/node.log)"
             )
+            if code in (EXIT_CONFIG, EXIT_RESOURCE):
+                error.exit_code = code
+            raise error
     return running
 
 

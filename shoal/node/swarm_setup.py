@@ -13,7 +13,7 @@ import asyncio
 import shutil
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import IO
@@ -23,9 +23,10 @@ from shoal.node.config import RunPlan, load_run_plan
 from shoal.node.create_run import admit, make_run, prepare_data, store_run
 from shoal.node.errors import ConfigError, ResourceError
 from shoal.node.locks import LOCK_NAME, lock_folder
+from shoal.node.manifest_file import load_manifest
 from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.identity import PeerId, generate, load_key, parse_peer_text, save_key
-from shoal.protocol.manifest import RunManifest, read_manifest
+from shoal.protocol.manifest import RunManifest
 from shoal.storage.directory import DirectoryStore
 from shoal.storage.errors import StorageError
 from shoal.storage.meter import Meter, MeteredStore
@@ -41,6 +42,21 @@ _DIRECTORY_TOML = """\
 kind = "directory"
 path = "../../store"
 """
+
+
+_MARK = b"swarm of shoal\n"
+"""What a lock file says, so that a folder of something else is never taken for a swarm's."""
+_OWN_NAMES = (
+    "manifest.json",
+    "nodes",
+    "store",
+    "data",
+    "report.png",
+    "summary.json",
+    LOCK_NAME,
+)
+_MAX_PEERS = 255
+_MAX_ROUNDS = 10_000_000
 
 
 class StoreKind(StrEnum):
@@ -73,64 +89,129 @@ class SwarmFolder:
         return (*self.validators, *self.peers)
 
 
-def set_up_swarm(
-    plan_file: Path,
-    root: Path,
-    *,
-    num_peers: int | None,
-    num_rounds: int | None,
-    store: StoreKind,
-) -> SwarmFolder:
-    """Makes or finds the folder of a swarm.
+def load_swarm_plan(plan_file: Path, num_peers: int | None, num_rounds: int | None) -> RunPlan:
+    """Reads a run plan and puts the command line's numbers into it.
 
     Args:
         plan_file: the run plan.
-        root: the folder, claimed.
         num_peers: instead of the plan's.
         num_rounds: instead of the plan's.
+
+    Raises:
+        ConfigError: the plan or an option is wrong.
+    """
+    plan = load_run_plan(plan_file)
+    if num_peers is not None:
+        _check_option("--peers", num_peers, _MAX_PEERS)
+        plan = replace(plan, swarm=replace(plan.swarm, num_peers=num_peers))
+    if num_rounds is not None:
+        _check_option("--rounds", num_rounds, _MAX_ROUNDS)
+        plan = replace(plan, run=replace(plan.run, num_rounds=num_rounds))
+    return plan
+
+
+def set_up_swarm(plan: RunPlan, root: Path, store: StoreKind) -> SwarmFolder:
+    """Makes or finds the folder of a swarm.
+
+    Args:
+        plan: of `load_swarm_plan`.
+        root: the folder, claimed.
         store: how the nodes exchange their objects; asked for when the folder is new.
 
     Raises:
-        ConfigError: the plan is wrong.
+        ConfigError: the plan is wrong, or not that of the run that is there.
         ResourceError: the disk is full or not writable.
         DataError: a text is not usable.
     """
-    plan = load_run_plan(plan_file)
-    if num_rounds is not None:
-        plan = replace(plan, run=replace(plan.run, num_rounds=num_rounds))
-    count = plan.swarm.num_peers if num_peers is None else num_peers
+    manifest_file = root / "manifest.json"
+    if manifest_file.exists():
+        _check_same(plan, load_manifest(manifest_file), manifest_file)
     try:
         served, used = _store_tomls(store)
         validator = _node_folder(root, "validator-0", served)
+        count = plan.swarm.num_peers
         folders = tuple(_node_folder(root, f"peer-{i}", used) for i in range(count))
-        if not (root / "manifest.json").exists():
+        if not manifest_file.exists():
             _create(plan, root, validator, folders)
-        raw = (root / "manifest.json").read_bytes()
     except OSError as error:
         raise ResourceError(f"{root}: {error.strerror}") from error
     return SwarmFolder(
-        root=root, manifest=read_manifest(raw), validators=(validator,), peers=folders
+        root=root, manifest=load_manifest(manifest_file), validators=(validator,), peers=folders
     )
 
 
+def _check_option(name: str, value: int, maximum: int) -> None:
+    if not 1 <= value <= maximum:
+        raise ConfigError("command line", name, f"a number from 1 to {maximum}", str(value))
+
+
+def _check_same(plan: RunPlan, manifest: RunManifest, file: Path) -> None:
+    """Another plan for a run that is there is refused: a manifest never changes."""
+    wanted = {"swarm.num_peers": plan.swarm.num_peers, "data.seq_len": plan.data.seq_len}
+    there = {
+        "swarm.num_peers": len(manifest.admission.peers),
+        "data.seq_len": manifest.data.seq_len,
+    }
+    for name in ("run", "model", "codec", "training", "outer", "timing"):
+        mine, theirs = getattr(plan, name), getattr(manifest, name)
+        wanted |= {f"{name}.{f.name}": getattr(mine, f.name) for f in fields(mine)}
+        there |= {f"{name}.{f.name}": getattr(theirs, f.name) for f in fields(theirs)}
+    for name, value in wanted.items():
+        if value != there[name]:
+            raise ConfigError(
+                file,
+                name,
+                f"{there[name]} (the run that is in this folder)",
+                f"{value}; --fresh starts over, another --run-dir starts beside it",
+            )
+
+
 def claim_folder(root: Path, *, fresh: bool) -> IO[bytes]:
-    """Locks the folder of a swarm, made if need be; with `fresh` its contents are removed.
+    """Locks the folder of a swarm, made if need be; with `fresh` a swarm's files are removed.
 
     Raises:
         ConfigError: the folder belongs to something else, or cannot be written.
         StateInUseError: another swarm runs in it.
+        ResourceError: a file cannot be removed.
     """
-    # The lock is also the mark by which a swarm's folder is known.
-    if root.exists() and any(root.iterdir()) and not (root / LOCK_NAME).exists():
-        raise ConfigError(root, "--run-dir", "an empty folder or one of a swarm", "another folder")
-    held = lock_folder(root, "the swarm's folder")
-    if fresh:
-        for path in root.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != LOCK_NAME:
-                path.unlink()
+    try:
+        if not _is_free_or_ours(root):
+            raise ConfigError(
+                root, "--run-dir", "an empty folder or one of a swarm", "something else"
+            )
+        held = lock_folder(root, "the swarm's folder")
+        (root / LOCK_NAME).write_bytes(_MARK)
+        if fresh:
+            _remove_files(root)
+    except OSError as error:
+        raise ResourceError(f"{error.filename or root}: {error.strerror}") from error
     return held
+
+
+def _is_free_or_ours(root: Path) -> bool:
+    """Whether a swarm may use the folder: not there, empty, or marked by what its lock says."""
+    if not root.exists():
+        return True
+    if not root.is_dir():
+        return False
+    lock = root / LOCK_NAME
+    if not lock.is_file():
+        return not any(root.iterdir())
+    with lock.open("rb") as file:
+        mark = file.read(len(_MARK))
+    # Folders made before there was a mark, or claimed by a process that was killed at once.
+    unmarked = not mark and all(path.name in _OWN_NAMES for path in root.iterdir())
+    return mark == _MARK or unmarked
+
+
+def _remove_files(root: Path) -> None:
+    """The manifest first: without it what is left never looks whole."""
+    for name in _OWN_NAMES:
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif name != LOCK_NAME:
+            path.unlink(missing_ok=True)
 
 
 def _store_tomls(store: StoreKind) -> tuple[str, str]:
@@ -204,6 +285,9 @@ def _init(
     new = make_run(plan, data, validators, threshold)
     try:
         store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"{store}: {error.strerror}") from error
+    try:
         target = MeteredStore(DirectoryStore(store), Meter(time.monotonic))
         asyncio.run(store_run(new, data, target))
         out.parent.mkdir(parents=True, exist_ok=True)

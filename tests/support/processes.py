@@ -138,9 +138,14 @@ def events_of(log: Path, *names: str) -> list[Event]:
     return [e for e in events if not names or e["event"] in names]
 
 
+def is_event(name: str) -> Callable[[Event], bool]:
+    """Any event of this name."""
+    return lambda event: bool(event["event"] == name)
+
+
 def is_round(round_id: int) -> Callable[[Event], bool]:
     """A report of this round or a later one."""
-    return lambda event: event["event"] == "round" and event["round_id"] >= round_id
+    return lambda event: bool(event["event"] == "round" and event["round_id"] >= round_id)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,7 +31,11 @@ class EventLog:
     def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        # A crash or a full disk may have left a line without its end; the next one begins anew.
+        is_torn = path.exists() and not _ends_whole(path)
         self._file = path.open("a", encoding="ascii")
+        if is_torn:
+            self._file.write("\n")
         self._now_s = now_s
         self._lock = threading.Lock()
         self._broken = False
@@ -75,7 +80,16 @@ class EventLog:
         with self._lock:
             self._broken = True
             self._subscribers.clear()
-            self._file.close()
+            # A full disk has been reported; what could not be written is still in the buffer.
+            with suppress(OSError):
+                self._file.close()
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(size - 1, 0))
+        return file.read(1) in (b"", b"\n")
 
 
 def _plain(fields: dict[str, object]) -> dict[str, object]:

@@ -1,0 +1,95 @@
+"""kill -9 at many moments, absence, and late joiners: everybody ends with the same parameters."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Forge, Node, all_ended, is_event, is_round
+from tests.support.tiny_run import TinyRun, make_tiny_run, replay
+
+pytestmark = pytest.mark.slow
+
+NUM_KILLS = 28
+# What a node has just done when it is killed, and by that what it is about to do.
+PEER_MOMENTS = (
+    "node-started",
+    "round-opened",
+    "inner-step",
+    "payload-staged",
+    "payload-published",
+    "payload-accepted",
+    "round",
+)
+VALIDATOR_MOMENTS = ("node-started", "round-opened", "payload-accepted", "record-written", "round")
+LONGEST_DELAY_S = 0.15
+
+
+def assert_all_equal(run: TinyRun, nodes: list[Node]) -> None:
+    for node in nodes:
+        assert node.wait() == 0, node.output()
+    replayed = replay(run)
+    for node in nodes:
+        last = node.events("node-stopped")[-1]
+        assert last["finished"] is True
+        assert last["round_id"] == run.manifest.run.num_rounds
+        assert last["state_hash"] == replayed.head.state.hex(), node.name
+        assert last["parameters_root"] == replayed.parameters_root, node.name
+        rounds = [event["round_id"] for event in node.events("round")]
+        assert sorted(set(rounds)) == rounds, f"{node.name} applied a round twice"
+        assert "Traceback" not in node.output()
+
+
+def nodes_of(forge: Forge, run: TinyRun, *names: str) -> list[Node]:
+    verbs = {name: "validate" if name == "validator" else "join" for name in names}
+    return [Node(forge, run.add_node(n), run.manifest_file, verbs[n]) for n in names]
+
+
+def test_nodes_killed_at_any_moment_resume_and_end_with_the_parameters_of_the_records(
+    forge: Forge, tmp_path: Path
+) -> None:
+    run = make_tiny_run(tmp_path, num_peers=3, num_rounds=40, min_peers=2, target_peers=2)
+    nodes = nodes_of(forge, run, "validator", "peer-0", "peer-1", "peer-2")
+    draw = random.Random(20)  # noqa: S311  # moments, not secrets
+    num_killed = 0
+    with all_ended(*nodes):
+        for node in nodes:
+            node.start()
+        for number in range(NUM_KILLS):
+            victim = nodes[number % len(nodes)]
+            moments = VALIDATOR_MOMENTS if victim is nodes[0] else PEER_MOMENTS
+            moment = moments[number // len(nodes) % len(moments)]
+            delay_s = draw.uniform(0.0, LONGEST_DELAY_S)
+            if moment != "node-started":
+                num_seen = len(victim.events())
+                victim.wait_for(is_event(moment), skip=num_seen)
+            # Not to wait for something: the delay is the moment that was drawn.
+            time.sleep(delay_s)
+            num_killed += victim.kill()
+            victim.start()
+        assert num_killed == NUM_KILLS
+        assert_all_equal(run, nodes)
+
+
+def test_a_peer_that_was_away_and_a_newcomer_replay_the_records(
+    forge: Forge, tmp_path: Path
+) -> None:
+    run = make_tiny_run(tmp_path, num_peers=3, num_rounds=14, inner_steps=4)
+    nodes = nodes_of(forge, run, "validator", "peer-0", "peer-1", "peer-2")
+    validator, steady, away, newcomer = nodes
+    with all_ended(*nodes):
+        for node in (validator, steady, away):
+            node.start()
+        away.wait_for(is_round(2))
+        assert away.kill()
+        left_after = away.events("round")[-1]["round_id"]
+        steady.wait_for(is_round(left_after + 4))
+        num_seen = len(away.events())
+        away.start()
+        newcomer.start()
+        assert_all_equal(run, nodes)
+        replays = [e for e in away.events()[num_seen:] if e["event"] == "round" and e["replayed"]]
+        assert len(replays) >= 3
+        first = newcomer.events("round")[0]
+        assert (first["round_id"], first["replayed"]) == (1, True)
