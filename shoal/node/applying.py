@@ -60,7 +60,7 @@ def apply_record(
         root = parameters_root(run.manifest.tensors, state.base)
         _require_equal(record.round_id, "root of the parameters", record.params_root, root)
     _settle(state, settlement)
-    state.head = verified.head
+    state.previous_record_id, state.head = state.head.record_id, verified.head
     folder.save(to_snapshot(state, run.manifest))
     return update_norm, result
 

@@ -31,6 +31,8 @@ class LocalState:
     """Mutable: the node's own copy of everything that moves."""
 
     head: ChainHead
+    previous_record_id: bytes
+    """Of the record before the head; the head's own id at the genesis."""
     base: list[Flat]
     """Base parameters, flat float32, payload order."""
     trainer: Trainer
@@ -38,6 +40,8 @@ class LocalState:
     """None on a node that does not train."""
     staged_raw: bytes | None = None
     """The whole signed payload whose residual is not settled yet."""
+    frozen_trainer: dict[str, npt.NDArray[np.generic]] | None = None
+    """AdamW's state for checkpoints while an inner loop that runs ahead changes the real one."""
 
     @property
     def trains(self) -> bool:
@@ -52,7 +56,8 @@ def to_snapshot(state: LocalState, manifest: RunManifest) -> Snapshot:
     }
     if state.feedback is not None:
         arrays |= {f"residual.{i}": value for i, value in enumerate(state.feedback.residuals)}
-        arrays |= state.trainer.state_arrays()
+        frozen = state.frozen_trainer
+        arrays |= state.trainer.state_arrays() if frozen is None else frozen
         arrays["rng"] = torch.get_rng_state().numpy()
     if state.staged_raw is not None:
         arrays["staged"] = np.frombuffer(state.staged_raw, dtype=np.uint8)
@@ -64,6 +69,7 @@ def to_snapshot(state: LocalState, manifest: RunManifest) -> Snapshot:
             "run_id": manifest.run_id.hex(),
             "manifest_hash": manifest.manifest_hash.hex(),
             "record_id": state.head.record_id.hex(),
+            "previous_record_id": state.previous_record_id.hex(),
             "state": state.head.state.hex(),
         },
     )
@@ -110,6 +116,7 @@ def _fill(snapshot: Snapshot, state: LocalState) -> None:
         record_id=bytes.fromhex(snapshot.facts["record_id"]),
         state=bytes.fromhex(snapshot.facts["state"]),
     )
+    state.previous_record_id = bytes.fromhex(snapshot.facts["previous_record_id"])
     state.staged_raw = arrays["staged"].tobytes() if "staged" in arrays else None
     if state.feedback is None:
         return

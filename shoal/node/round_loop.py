@@ -68,7 +68,7 @@ async def run_rounds(steps: RoundSteps, state: RoundState, stop: asyncio.Event) 
                 state, _ = step(state, RecordSeen(known), clock.now_s())
             state, action = step(state, event, clock.now_s())
     finally:
-        await steps.stop_gather()
+        await steps.end()
     return Outcome(isinstance(action, Finish), state.head.round_id)
 
 
@@ -82,7 +82,7 @@ async def _unless_stopped(steps: RoundSteps, action: Action, stop: asyncio.Event
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return await work
-        steps.interrupt.set()
+        steps.stop_training()
         if isinstance(action, Stage | Publish | Train | Apply):
             done, _ = await asyncio.wait({work}, timeout=_patience_s(action))
             if done:

@@ -14,7 +14,7 @@ from shoal.node.aggregate import FULL_WEIGHT, Aggregate
 from shoal.node.gatherer import RoundGather
 from shoal.node.run_context import RunContext
 from shoal.node.telemetry.round_report import PeerTransfer, RoundReport
-from shoal.node.telemetry.round_timer import PhaseName, RoundTimer
+from shoal.node.telemetry.round_timer import Interval, PhaseName, RoundTimer
 from shoal.node.trainer import InnerResult
 from shoal.protocol.record import VerifiedRecord
 from shoal.storage.meter import Transfer
@@ -33,6 +33,8 @@ class RoundNotes:
     update_norm: float = 0.0
     counted: bool = False
     aggregated: Aggregate | None = None
+    busy: Sequence[Interval] = ()
+    """When inner loops ran, those ahead of their round included."""
 
 
 def make_report(
@@ -56,7 +58,7 @@ def make_report(
     """
     record, timer, result, stats = verified.record, notes.timer, notes.result, notes.stats
     round_s = timer.elapsed_s()
-    exposed_s = timer.exposed_communication_s(transfers)
+    exposed_s = timer.exposed_communication_s(transfers, notes.busy)
     own_weight = next((e.weight for e in record.counted if e.peer == run.me), None)
     return RoundReport(
         round_id=record.round_id,

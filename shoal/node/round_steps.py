@@ -8,7 +8,6 @@ or hold the rules of an arrow (its own module does).
 import asyncio
 import contextlib
 import logging
-import threading
 
 from shoal.node import publisher
 from shoal.node.applying import apply_record
@@ -16,15 +15,14 @@ from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.data_source import DataSource
 from shoal.node.errors import HaltError, ResourceError
 from shoal.node.gatherer import RoundGather
+from shoal.node.inner_loop import InnerLoop, Learned
 from shoal.node.local_state import LocalState
 from shoal.node.round_notes import RoundNotes, make_report
 from shoal.node.run_context import RunContext
-from shoal.node.staging import check_own, stage_payload
+from shoal.node.staging import check_own, keep_learned, stage_payload
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_timer import PhaseName, RoundTimer
-from shoal.node.trainer import InnerResult
 from shoal.node.validator import Attended, close_round
-from shoal.protocol.chain import round_seed
 from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.record import VerifiedRecord
 from shoal.protocol.round_machine import (
@@ -52,9 +50,9 @@ class RoundSteps:
     ) -> None:
         self.run = run
         self.state = state
-        self.interrupt = threading.Event()
-        """Set it to end the inner loop early."""
         self._data = data
+        self._inner = InnerLoop(run, state, data)
+        self._learned: Learned | None = None
         self._folder = folder
         self._gather = RoundGather(run, state.head)
         self._polling: asyncio.Task[None] | None = None
@@ -70,12 +68,11 @@ class RoundSteps:
         """Looks once for the round's record; starts the gather if there is none yet."""
         self._notes = RoundNotes(timer=RoundTimer(self.run.meter.now_s))
         self.run.meter.drain()
-        self.interrupt.clear()
-        # The gather sets the flag as soon as the record appears: training then ends early.
         self._gather = RoundGather(
             self.run,
             self.state.head,
-            on_record=self.interrupt.set,
+            # As soon as the record appears, training for the round is over.
+            on_record=lambda: self._inner.interrupt(round_id),
             keep_copies=not self.state.trains,
         )
         try:
@@ -85,6 +82,7 @@ class RoundSteps:
             record = None
         if record is not None:
             self._notes.replayed = True
+            await self._keep_learned(round_id)
             return RecordSeen(record)
         self.run.log.emit(EventName.ROUND_OPENED, round_id=round_id)
         self._polling = asyncio.create_task(self._gather.poll())
@@ -96,34 +94,31 @@ class RoundSteps:
             # Attendance is a courtesy: a node that cannot say so may still publish.
             await publisher.attend(self.run, round_id)
         with self._notes.timer.phase(PhaseName.TRAIN):
-            self._notes.result = await asyncio.to_thread(self._train, round_id, until_s)
+            self._learned = await self._inner.finish(round_id, until_s)
+        self._notes.result = self._learned.result
         return Trained(round_id)
 
-    def _train(self, round_id: int, until_s: float) -> InnerResult:
-        self.state.trainer.load_base(self.state.base)
-        return self.state.trainer.run(
-            round_id,
-            self._data.batches(round_seed(self.state.head), self.run.me.key),
-            out_of_time=lambda: self.run.clock.now_s() >= until_s,
-            interrupt=self.interrupt,
-            on_step=lambda step, loss: self.run.log.emit(
-                EventName.INNER_STEP, round_id=round_id, step=step, loss=loss
-            ),
-        )
+    async def _keep_learned(self, round_id: int) -> None:
+        """An inner loop that ran ahead for a round that is closed already: nothing is lost."""
+        ahead = await self._inner.take(round_id)
+        if ahead is not None:
+            await asyncio.to_thread(keep_learned, self.state, ahead)
 
     async def stage(self, round_id: int) -> Staged:
         """Pseudo-gradient, error feedback, encoding, signature; durable when it returns."""
-        if self._notes.result is None:
+        learned = self._learned
+        if learned is None:
             raise HaltError("asked to stage before training")
-        if self._notes.result.steps == 0:
+        if learned.result.steps == 0:
             # Nothing was learned: the residual stays as it is and there is nothing to send.
             return Staged(round_id, b"")
         with self._notes.timer.phase(PhaseName.STAGE):
             staged = await asyncio.to_thread(
-                stage_payload, self.run, self.state, self._folder, self._notes.result
+                stage_payload, self.run, self.state, self._folder, learned
             )
         self._notes.stats = staged.stats
         self._notes.pseudo_gradient_norm = staged.pseudo_gradient_norm
+        self._inner.start_ahead(round_id + 1)
         self.run.log.emit(EventName.PAYLOAD_STAGED, round_id=round_id, num_bytes=len(staged.raw))
         return Staged(round_id, b"" if staged.payload is None else staged.payload.payload_id)
 
@@ -204,7 +199,8 @@ class RoundSteps:
             notes.update_norm, notes.aggregated = await asyncio.to_thread(
                 apply_record, self.run, self.state, self._folder, verified, payloads, settlement
             )
-        await self.stop_gather()
+        await self._stop_gather()
+        notes.busy = self._inner.take_intervals()
         self._attended = Attended(verified.record.round_id, frozenset(self._gather.attending))
         if not self.state.trains:
             notes.held_out_loss = await asyncio.to_thread(self._held_out_loss)
@@ -236,8 +232,21 @@ class RoundSteps:
             raise HaltError(f"round {round_id}: the gather ended without a record")
         return record
 
-    async def stop_gather(self) -> None:
-        """Ends the background work of the round.
+    def stop_training(self) -> None:
+        """Ends the inner loop after the step in progress, for good."""
+        self._inner.stop()
+
+    async def end(self) -> None:
+        """Ends all background work.
+
+        Raises:
+            ResourceError: it had failed for want of room.
+        """
+        await self._inner.close()
+        await self._stop_gather()
+
+    async def _stop_gather(self) -> None:
+        """Ends the gather of the round.
 
         Raises:
             ResourceError: it had failed for want of room.

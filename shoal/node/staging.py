@@ -15,11 +15,11 @@ import numpy as np
 from shoal.compression import CheckedBody, CompressionError, QuantizationStats
 from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.errors import HaltError
+from shoal.node.inner_loop import Learned
 from shoal.node.local_state import LocalState, to_snapshot
 from shoal.node.model import parameters_of
 from shoal.node.pseudo_gradient import pseudo_gradient
 from shoal.node.run_context import BodyChecker, RunContext
-from shoal.node.trainer import InnerResult
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.payload import Payload, PayloadContext, build_payload, validate
 
@@ -36,7 +36,7 @@ class StagedPayload:
 
 
 def stage_payload(
-    run: RunContext, state: LocalState, folder: CheckpointFolder, result: InnerResult
+    run: RunContext, state: LocalState, folder: CheckpointFolder, learned: Learned
 ) -> StagedPayload:
     """Pseudo-gradient, error feedback, encoding, signature, checkpoint.
 
@@ -44,7 +44,7 @@ def stage_payload(
         run: shared.
         state: its residual takes up the pseudo-gradient, its `staged_raw` the payload.
         folder: where the checkpoint goes.
-        result: what the inner loop did, for the header.
+        learned: what the inner loop did, and from where.
 
     Raises:
         HaltError: the update is not finite, or others would refuse the payload.
@@ -52,7 +52,7 @@ def stage_payload(
     """
     if state.feedback is None:
         raise HaltError("a node that does not train was asked to stage a payload")
-    gradient = pseudo_gradient(state.base, parameters_of(state.trainer.model))
+    gradient = pseudo_gradient(learned.start, parameters_of(state.trainer.model))
     norm = math.sqrt(sum(float(np.dot(g, g)) for g in gradient))
     try:
         staged = state.feedback.stage(gradient)
@@ -66,14 +66,29 @@ def stage_payload(
         codec_value_bits=manifest.codec.value_bits,
         round_id=state.head.round_id + 1,
         base_state=state.head.state,
-        inner_steps=result.steps,
-        tokens=result.tokens,
+        inner_steps=learned.result.steps,
+        tokens=learned.result.tokens,
         body=staged.body,
     )
     payload = check_own(run, state, raw)
     state.staged_raw = raw
     folder.save(to_snapshot(state, manifest))
     return StagedPayload(raw=raw, payload=payload, stats=staged.stats, pseudo_gradient_norm=norm)
+
+
+def keep_learned(state: LocalState, learned: Learned) -> None:
+    """Takes up what was learned for a round that closed meanwhile; nothing is sent.
+
+    Raises:
+        HaltError: the update is not finite.
+    """
+    if state.feedback is None or learned.result.steps == 0:
+        return
+    try:
+        state.feedback.stage(pseudo_gradient(learned.start, parameters_of(state.trainer.model)))
+    except CompressionError as error:
+        raise HaltError(f"this node's own update cannot be encoded: {error}") from error
+    state.feedback.rollback()
 
 
 def check_own(run: RunContext, state: LocalState, raw: bytes) -> Payload[CheckedBody] | None:

@@ -127,6 +127,8 @@ class TimingSection:
     """With this many payloads the round need not wait for everybody."""
     checkpoint_every: int = bounded(1, 1_000_000, default=10)
     """Records of these rounds carry the root of the parameters."""
+    overlap: str = one_of("none", "one-round", default="none")
+    """one-round: a peer trains for the next round while this one's payloads travel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,12 +52,19 @@ class RoundTimer:
         """Since the round began."""
         return self._now_s() - self.started_s
 
-    def exposed_communication_s(self, transfers: Sequence[Transfer]) -> float:
-        """Time with a transfer going on and no computation."""
+    def exposed_communication_s(
+        self, transfers: Sequence[Transfer], busy: Sequence[Interval] = ()
+    ) -> float:
+        """Time with a transfer going on and no computation.
+
+        Args:
+            transfers: of the round.
+            busy: when else this node computed: inner loops that run ahead of their round.
+        """
         moving = [
             (t.started_at_s, t.started_at_s + t.total_s) for t in transfers if t.num_bytes > 0
         ]
-        computing = [i for name in _COMPUTING for i in self._intervals[name]]
+        computing = [*busy, *(i for name in _COMPUTING for i in self._intervals[name])]
         clipped = [(max(start, self.started_s), end) for start, end in moving]
         return measure(union(clipped)) - measure(overlap(union(clipped), union(computing)))
 

@@ -7,9 +7,11 @@ import torch
 
 from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.errors import CheckpointError
+from shoal.node.inner_loop import Learned
 from shoal.node.local_state import from_snapshot, to_snapshot
-from shoal.node.staging import stage_payload
-from tests.support.contexts import context_of
+from shoal.node.model import parameters_of
+from shoal.node.pseudo_gradient import pseudo_gradient
+from tests.support.contexts import context_of, payload_for
 from tests.support.fake_clock import FakeClock
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import peer, tiny_manifest
@@ -33,6 +35,16 @@ def train(run, state, round_id=1):
         out_of_time=lambda: False,
         interrupt=threading.Event(),
         on_step=lambda step, loss: None,
+    )
+
+
+def stage(run, state):
+    """What `staging` does to the state."""
+    state.staged_raw = payload_for(
+        MANIFEST,
+        state.head,
+        peer(1),
+        state.feedback.stage(pseudo_gradient(state.base, parameters_of(state.trainer.model))).body,
     )
 
 
@@ -70,7 +82,8 @@ def test_a_snapshot_goes_round_to_the_bit(run, tmp_path, staged):
     state = fresh_state(run, trains=True)
     result = train(run, state)
     if staged:
-        stage_payload(run, state, CheckpointFolder(tmp_path / "elsewhere"), result)
+        learned = Learned(result=result, start=state.base)
+        stage_payload(run, state, CheckpointFolder(tmp_path / "elsewhere"), learned)
         assert state.staged_raw is not None
     state.base[0][:2] = [-0.0, 1e-45]
     torch.manual_seed(77)
@@ -106,7 +119,8 @@ def test_a_restored_node_trains_on_to_the_same_bits(run, tmp_path):
 
 def test_a_staged_residual_is_settled_alike_before_and_after_a_restart(run, tmp_path):
     state = fresh_state(run, trains=True)
-    stage_payload(run, state, CheckpointFolder(tmp_path / "elsewhere"), train(run, state))
+    learned = Learned(result=train(run, state), start=state.base)
+    stage_payload(run, state, CheckpointFolder(tmp_path / "elsewhere"), learned)
     found = saved_and_loaded(run, state, tmp_path)
     for one in (state, found):
         assert one.feedback is not None

@@ -1,0 +1,146 @@
+"""Training one round ahead: the same agreement, and no waiting for payloads."""
+
+import asyncio
+import random
+
+import pytest
+
+from shoal.node.data_source import DataSource
+from shoal.node.round_loop import Outcome
+from shoal.protocol.chain import ChainHead, round_seed
+from shoal.protocol.manifest import TimingSection
+from shoal.storage.errors import StorageUnavailableError
+from tests.support.faulty_store import FaultyStore
+from tests.support.manifests import VALIDATOR, peer
+from tests.support.nodes import SimulatedNode, bigram_manifest
+from tests.support.virtual_time import run_virtual
+
+PLAIN = bigram_manifest()
+AHEAD = bigram_manifest(
+    timing=TimingSection(round_seconds=60.0, checkpoint_every=1, overlap="one-round")
+)
+NUM_ROUNDS = AHEAD.run.num_rounds
+
+
+@pytest.fixture
+def swarm(tmp_path, no_fsync):
+    """Makes a validator, then peers; closes their logs at the end."""
+    made = []
+
+    def make(loop, store, manifest=AHEAD, num_peers=3):
+        roles = [(VALIDATOR, "validator", False)]
+        roles += [(peer(i), f"peer-{i}", True) for i in range(num_peers)]
+        nodes = [
+            SimulatedNode(manifest, identity, store, loop, tmp_path / name, trains=trains)
+            for identity, name, trains in roles
+        ]
+        made.extend(nodes)
+        return nodes
+
+    yield make
+    for node in made:
+        node.close()
+
+
+def assert_agreed(nodes):
+    assert {node.state.head.round_id for node in nodes} == {NUM_ROUNDS}
+    assert len({node.state.head.state for node in nodes}) == 1
+    assert len({node.root for node in nodes}) == 1
+
+
+def test_all_nodes_agree_and_learn_and_every_payload_counts(swarm):
+    async def body(loop):
+        nodes = swarm(loop, FaultyStore())
+        outcomes = await asyncio.gather(*(node.live() for node in nodes))
+        assert outcomes == [Outcome(finished=True, round_id=NUM_ROUNDS)] * len(nodes)
+        assert_agreed(nodes)
+        losses = [r["held_out_loss"] for r in nodes[0].events("round")]
+        assert losses[-1] < losses[0]
+        for node in nodes[1:]:
+            reports = node.events("round")
+            assert [r["counted"] for r in reports] == [True] * NUM_ROUNDS
+            assert {r["inner_steps"] for r in reports} == {AHEAD.training.inner_steps}
+
+    run_virtual(body)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_agree_under_random_delays_failures_and_crashes(swarm, seed):
+    draw = random.Random(seed)  # noqa: S311  # a test's scheduler, not a secret
+
+    def fault(verb, key, asked):
+        if draw.random() < 0.08:
+            return StorageUnavailableError("503", key)
+        return draw.random() * 2 if draw.random() < 0.5 else None
+
+    async def live_through(node, num_crashes):
+        while True:
+            life = asyncio.create_task(node.live())
+            if num_crashes == 0:
+                return await life
+            num_crashes -= 1
+            await asyncio.wait({life}, timeout=draw.random() * 40)
+            if life.done():
+                return await life
+            life.cancel()
+            await asyncio.wait({life})
+            await asyncio.sleep(draw.random() * 20)
+
+    async def body(loop):
+        store = FaultyStore(fault=fault)
+        nodes = swarm(loop, store)
+        crashes = [draw.randrange(4) for _ in nodes]
+        await asyncio.gather(*map(live_through, nodes, crashes))
+        assert sum(crashes) > 0
+        assert store.num_injected > 50
+        assert_agreed(nodes)
+
+    run_virtual(body, thread_delay_s=lambda: draw.random() * 5)
+
+
+@pytest.mark.parametrize("manifest", [PLAIN, AHEAD])
+def test_slow_transfers_are_exposed_without_overlap_and_hidden_with_it(swarm, manifest):
+    """Every transfer takes a second, every step of computing five."""
+
+    def slow(verb, key, asked):
+        return 1.0 if "payloads" in key and verb in ("put", "get") else None
+
+    async def body(loop):
+        nodes = swarm(loop, FaultyStore(fault=slow), manifest)
+        await asyncio.gather(*(node.live() for node in nodes))
+        assert_agreed(nodes)
+        # The first round has nothing to overlap with, the last one nothing to train for.
+        exposed = [
+            report["exposed_communication_s"]
+            for node in nodes[1:]
+            for report in node.events("round")[1:-1]
+        ]
+        if manifest is PLAIN:
+            assert min(exposed) >= 1.0
+        else:
+            assert max(exposed) < 0.5
+
+    run_virtual(body, thread_delay_s=lambda: 5.0)
+
+
+def test_what_a_round_is_trained_on_depends_on_the_record_two_rounds_back(swarm, monkeypatch):
+    asked = []
+    plain = DataSource.batches
+
+    def noting(self, seed, key):
+        asked.append((seed, key))
+        return plain(self, seed, key)
+
+    monkeypatch.setattr(DataSource, "batches", noting)
+
+    async def body(loop):
+        nodes = swarm(loop, FaultyStore(), num_peers=1)
+        await asyncio.gather(*(node.live() for node in nodes))
+        seeds = [seed for seed, key in asked if key == peer(0).peer.key]
+        genesis = ChainHead(round_id=0, record_id=AHEAD.run_id, state=b"")
+        # Rounds 1 and 2 begin before there is any record, round 3 with that of round 1.
+        assert seeds[:2] == [round_seed(genesis)] * 2
+        assert len(seeds) == NUM_ROUNDS
+        assert len(set(seeds)) == NUM_ROUNDS - 1
+
+    run_virtual(body)
