@@ -193,7 +193,13 @@ async def _load(
     feedback = None if validates else ErrorFeedback(run.layout, section.error_decay)
     head = genesis_head(manifest.run_id, manifest.genesis.root)
     base = [np.ascontiguousarray(flat, dtype=np.float32) for flat in base]
-    return data, LocalState(head=head, base=base, trainer=trainer, feedback=feedback)
+    return data, LocalState(
+        head=head,
+        previous_record_id=head.record_id,
+        base=base,
+        trainer=trainer,
+        feedback=feedback,
+    )
 
 
 def _check_role(manifest: RunManifest, identity: Identity, *, validates: bool) -> None:
@@ -203,14 +209,19 @@ def _check_role(manifest: RunManifest, identity: Identity, *, validates: bool) -
             "the manifest",
             "validators.keys",
             f"this node's key {identity.peer.text} ({identity.peer.key.hex()})",
-            f"{len(manifest.validators.keys)} other keys",
+            f"{len(manifest.validators.keys)} other keys; to train, use shoal join",
         )
     if not validates and roster is not None and identity.peer not in roster:
         raise ConfigError(
             "the manifest",
             "admission.peers",
             f"{ErrorCode.E_PEER_UNKNOWN}: this node's key {identity.peer.text}",
-            f"a roster of {len(roster)} other keys; ask whoever runs it to add this one",
+            f"a roster of {len(roster)} other keys; "
+            + (
+                "it is a validator's key: use shoal validate"
+                if identity.peer in manifest.validator_ids
+                else "ask whoever runs it to add this one"
+            ),
         )
 
 
