@@ -9,9 +9,8 @@ from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.errors import CheckpointError
 from shoal.node.inner_loop import Learned
 from shoal.node.local_state import from_snapshot, to_snapshot
-from shoal.node.model import parameters_of
-from shoal.node.pseudo_gradient import pseudo_gradient
-from tests.support.contexts import context_of, payload_for
+from shoal.node.staging import stage_payload
+from tests.support.contexts import context_of
 from tests.support.fake_clock import FakeClock
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import peer, tiny_manifest
@@ -35,16 +34,6 @@ def train(run, state, round_id=1):
         out_of_time=lambda: False,
         interrupt=threading.Event(),
         on_step=lambda step, loss: None,
-    )
-
-
-def stage(run, state):
-    """What `staging` does to the state."""
-    state.staged_raw = payload_for(
-        MANIFEST,
-        state.head,
-        peer(1),
-        state.feedback.stage(pseudo_gradient(state.base, parameters_of(state.trainer.model))).body,
     )
 
 
