@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-_LISTEN = re.compile(r"(?P<host>[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(?P<port>\d{1,5})")
+_LISTEN = re.compile(r"(?P<host>[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(?P<port>[0-9]{1,5})")
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -26,8 +26,8 @@ class ListenAddress:
 
     @property
     def bare_host(self) -> str:
-        """The host as sockets want it: without brackets."""
-        return self.host.strip("[]")
+        """The host as sockets want it: without brackets, and one address, so that port 0 is one."""
+        return "127.0.0.1" if self.host == "localhost" else self.host.strip("[]")
 
     @property
     def is_loopback(self) -> bool:
@@ -70,7 +70,7 @@ def is_allowed_host(host_header: str, address: ListenAddress, names: Collection[
 
 
 def _has_port(host_header: str) -> bool:
-    return re.search(r":\d+$", host_header) is not None and not host_header.endswith("]")
+    return re.search(r":[0-9]+$", host_header) is not None and not host_header.endswith("]")
 
 
 def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

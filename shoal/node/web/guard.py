@@ -3,7 +3,7 @@
 Guarantees: only GET and HEAD; a foreign Host (DNS rebinding) or a request that another site's page
 made is refused; every answer, errors included, carries the headers that keep a browser from
 running or fetching anything that is not ours; a failure of a handler is that request's 500 and no
-more.
+more. (Bytes that are no HTTP get aiohttp's own 400 before any of this.)
 
 Does not do: know who asks: there are no accounts, cookies or secrets here, only figures to read.
 """

@@ -92,6 +92,11 @@ class NodeHistory:
             self._peers = Peers(self.facts.roster)
         return self._peers
 
+    def restart(self) -> None:
+        """What was going on when the log was last written is over; what was done stays."""
+        self.now = Now(round_id=self.now.round_id, heard_at_s=self.now.heard_at_s)
+        self.timeline = None
+
     def take(self, event: Event) -> RoundPoint | None:
         """Takes one event; gives the new point if it was the report of a new round."""
         name = text(event, "event")
@@ -143,8 +148,8 @@ class NodeHistory:
             self._forget()
         self.run_id = run_id
         self.peer, self.role = text(event, "peer", max_chars=80), text(event, "role", max_chars=20)
-        self.now = Now(round_id=whole(event, "round_id"), heard_at_s=self.now.heard_at_s)
-        self.timeline = None
+        self.now.round_id = whole(event, "round_id")
+        self.restart()
 
     def _forget(self) -> None:
         self.totals, self.points, self._peers = Totals(), RoundPoints(), None

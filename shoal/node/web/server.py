@@ -137,6 +137,7 @@ async def node_page(
     history = NodeHistory(NODE_NAME, facts)
     for event in await asyncio.to_thread(LogTail(log.path).read_new):
         history.take(event)
+    history.restart()
     server = WebServer(Board([history], now_s), listen, config.hosts)
     await server.start()
     unsubscribe = log.subscribe(_handing_over(server, asyncio.get_running_loop()))

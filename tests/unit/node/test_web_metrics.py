@@ -1,0 +1,91 @@
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shoal.node.web.history import OTHER_CODE, NodeHistory
+from shoal.node.web.metrics import MAX_LABELLED_PEERS, NodeCollector, render
+from shoal.protocol.errors import ErrorCode
+from tests.support.web_events import log_events, report, started
+
+# People build dashboards on these: change a name only with a note in the change log.
+FROZEN = {
+    "shoal_node_info": ("peer", "role", "run"),
+    "shoal_round": (),
+    "shoal_inner_step": (),
+    "shoal_inner_step_loss": (),
+    "shoal_last_event_timestamp_seconds": (),
+    "shoal_web_clients": (),
+    "shoal_rounds_total": (),
+    "shoal_rounds_counted_total": (),
+    "shoal_rounds_void_total": (),
+    "shoal_tokens_total": (),
+    "shoal_uploaded_bytes_total": (),
+    "shoal_downloaded_bytes_total": (),
+    "shoal_payloads_accepted_total": (),
+    "shoal_payloads_rejected_total": ("code",),
+    "shoal_exposed_communication_seconds_total": (),
+    "shoal_warnings_total": (),
+    "shoal_round_seconds": ("phase",),
+    "shoal_loss": ("kind",),
+    "shoal_gather_latency_seconds": ("statistic",),
+    "shoal_exposed_communication_ratio": (),
+    "shoal_round_payloads_counted": (),
+    "shoal_update_norm": (),
+    "shoal_residual_norm": (),
+    "shoal_quantization_error_ratio": (),
+    "shoal_peer_gather_latency_seconds": ("peer",),
+    "shoal_peer_download_bytes_per_second": ("peer",),
+    "shoal_peer_downloaded_bytes_total": ("peer",),
+}
+
+
+def scrape(events, num_clients=0):
+    history = NodeHistory("node")
+    for event in events:
+        history.take(event)
+    raw = render(NodeCollector(history, lambda: num_clients))
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(raw.decode())
+        for sample in family.samples
+    }
+
+
+def test_names_and_labels_are_frozen():
+    found = scrape(log_events("hostile"))
+    assert {key[0]: tuple(label for label, _ in key[1:]) for key in found} == FROZEN
+
+
+def test_values_are_those_of_the_log():
+    reports = [e for e in log_events("peer") if e["event"] == "round"]
+    found = scrape(log_events("peer"), num_clients=3)
+    assert found["shoal_round",] == 6
+    assert found["shoal_rounds_counted_total",] == 6
+    assert found["shoal_web_clients",] == 3
+    assert found["shoal_tokens_total",] == sum(r["tokens"] for r in reports)
+    assert found["shoal_loss", ("kind", "mean")] == pytest.approx(reports[-1]["mean_loss"])
+    assert ("shoal_loss", ("kind", "held_out")) not in found
+    slowest = max(reports[-1]["gather_latency_s"].values())
+    assert found["shoal_gather_latency_seconds", ("statistic", "worst")] == pytest.approx(slowest)
+
+
+def test_before_the_first_event_there_is_something_to_scrape():
+    found = scrape([])
+    assert found["shoal_rounds_total",] == 0
+    assert ("shoal_last_event_timestamp_seconds",) not in found
+
+
+def test_labels_are_bounded_whatever_peers_send():
+    events = [started()]
+    for number in range(500):
+        events.append({"event": "payload-rejected", "peer": f"p{number}", "code": f"E_{number}"})
+        events.append(report(number + 1, gather_latency_s={f"stranger-{number}": 0.1}))
+    found = scrape(events)
+    peers = {dict(key[1:])["peer"] for key in found if key[0].startswith("shoal_peer_")}
+    assert peers == {f"stranger-{n}" for n in range(500 - MAX_LABELLED_PEERS, 500)}
+    codes = {dict(key[1:])["code"] for key in found if key[0] == "shoal_payloads_rejected_total"}
+    assert codes == {OTHER_CODE}
+    assert codes | {c.value for c in ErrorCode}
+
+
+def test_a_refused_peer_is_never_a_label():
+    assert not [key for key in scrape(log_events("hostile")) if "onerror" in repr(key)]
