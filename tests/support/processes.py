@@ -71,12 +71,15 @@ class Node:
         self.name = folder.name
         self.log_file = folder / "node.log"
         self._forge = forge
-        self._argv = [verb, str(manifest_file), "--config", str(folder / "node.toml")]
+        self.config_file = folder / "node.toml"
+        self._argv = [verb, str(manifest_file), "--config"]
         self.pid = 0
 
     def start(self) -> "Node":
         """Starts it (again)."""
-        self.pid = self._forge.ask(argv=self._argv, log=str(self.log_file))
+        self.pid = self._forge.ask(
+            argv=[*self._argv, str(self.config_file)], log=str(self.log_file)
+        )
         return self
 
     def exit_code(self) -> int | None:
