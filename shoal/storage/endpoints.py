@@ -33,7 +33,7 @@ _SHOWN_CHARS: Final = 80
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 # The names that every provider takes; no dots, which would need certificates of their own.
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", re.ASCII)
+_BUCKET: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9](-?[a-z0-9])*", re.ASCII)
 _PROVIDER: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 # The system's resolver takes a last label of digits, or of 0x and hex digits, for an address.
@@ -152,7 +152,7 @@ def check_bucket_name(bucket: str) -> None:
     """
     if _BUCKET.fullmatch(bucket) is None:
         raise _host_error(
-            f"bucket {_shown(bucket)}: 3 to 63 characters of a-z 0-9 - expected, no dash at an end"
+            f"bucket {_shown(bucket)}: 3 to 63 of a-z 0-9 and single dashes between them expected"
         )
 
 

@@ -43,7 +43,7 @@ __all__ = ["S3Config", "S3Credentials", "S3Limits", "S3Store"]
 
 _MAX_REPLY_BYTES: Final = 8 << 20
 # botocore asks servers for their leave before it sends a body; we send at once.
-_DROPPED: Final = frozenset({"expect"})
+_DROPPED: Final = frozenset({"expect", "user-agent"})
 _IDENTIFYING: Final = frozenset({"authorization", "x-amz-security-token", "cookie"})
 
 
@@ -130,11 +130,12 @@ class _Boto:
 
     def _headers(self, request: AWSPreparedRequest) -> dict[str, str]:
         dropped = _DROPPED | _IDENTIFYING if self._is_anonymous else _DROPPED
-        return {
+        kept = {
             name: value.decode("latin-1") if isinstance(value, bytes) else str(value)
             for name, value in request.headers.items()
             if name.lower() not in dropped
         }
+        return {**kept, "User-Agent": "shoal"}
 
 
 class _Exchange:
@@ -213,7 +214,6 @@ def _client(config: S3Config, credentials: S3Credentials | None) -> Any:  # noqa
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         ignore_configured_endpoint_urls=True,
-        user_agent="shoal",
         proxies={},
     )
     keys = {}

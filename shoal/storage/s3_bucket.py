@@ -7,6 +7,7 @@ import builtins
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from shoal.storage.errors import StorageUnavailableError
 from shoal.storage.keys import check_key, check_prefix, is_key
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -115,11 +116,12 @@ class BucketStore:
         """
         check_key(key)
         values = await self.request("head_object", key)
-        return ObjectInfo(
-            key=key,
-            num_bytes=int(values["ContentLength"]),
-            modified_at_s=values["LastModified"].timestamp(),
-        )
+        num_bytes, modified_at = values.get("ContentLength"), values.get("LastModified")
+        if num_bytes is None or modified_at is None:
+            raise StorageUnavailableError(
+                f"object {key!r} in {self._config.where}: a length and a time expected", key
+            )
+        return ObjectInfo(key=key, num_bytes=num_bytes, modified_at_s=modified_at.timestamp())
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = DEFAULT_PAGE_KEYS
@@ -157,10 +159,12 @@ class BucketStore:
         place = {"StartAfter": self._name(after)} if after else {}
         while True:
             values = await self.request("list_objects_v2", "", Prefix=self._name(prefix), **place)
+            if "IsTruncated" not in values:
+                raise StorageUnavailableError(f"{self._config.where}: a listing expected", "")
             found = [str(entry["Key"]) for entry in values.get("Contents", ())]
             yield [name.removeprefix(self._name("")) for name in found]
             token = values.get("NextContinuationToken")
-            if not values.get("IsTruncated") or not token or not found:
+            if not values["IsTruncated"] or not token or not found:
                 return
             place = {"ContinuationToken": token}
 

@@ -2,7 +2,8 @@
 
 Guarantees: a connection never looks a name up itself, it asks `connect` for its socket, while TLS
 and the Host header keep the name; an answer's head, the interim answers before it included, has at
-most 16 KiB and must be there before the call's time is over, however slowly it trickles in.
+most 16 KiB and must be there before the call's time is over, however slowly it trickles in; an
+answer that announces two lengths, or one that is no number, is refused.
 """
 
 import http.client
@@ -71,11 +72,21 @@ class _HeadReader:
 class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
         file: Any = self.fp
-        self.fp = cast("BufferedReader", _HeadReader(file))
-        super().begin()
-        # It is closed already after an answer that has no body.
-        if not self.isclosed():
-            self.fp = file
+        reader = cast("BufferedReader", _HeadReader(file))
+        self.fp = reader
+        try:
+            super().begin()
+            self._check_length()
+        finally:
+            # It is None already after an answer that has no body.
+            if self.fp is reader:
+                self.fp = file
+
+    def _check_length(self) -> None:
+        lengths = set(self.headers.get_all("Content-Length", ()))
+        is_double = len(lengths) + ("Transfer-Encoding" in self.headers) > 1
+        if is_double or not all(text.isascii() and text.isdigit() for text in lengths):
+            raise http.client.HTTPException("one length or none expected")
 
 
 class _PlainConnection(HTTPConnection):
