@@ -85,7 +85,7 @@ def _head(status: Status) -> Text:
     if run_id:
         head.append(f"  run {run_id[:16]}", style="dim")
     of = f" of {facts.num_rounds}" if facts.num_rounds else ""
-    head.append(f"  {done}{of} rounds applied" if done else "  no rounds yet", style="not bold")
+    head.append(f"  round {done}{of} applied" if done else "  no rounds yet", style="not bold")
     agreement = status.agreement
     if agreement is not None:
         head.append(f"\nstate {agreement.state_hash[:32]} ", style="not bold")

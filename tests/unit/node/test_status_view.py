@@ -118,7 +118,7 @@ def test_watching_redraws_until_it_is_interrupted(tmp_path):
     console = Console(file=file, width=100, force_terminal=True)
     _watch(LogFolder(tmp_path), console, wait)
     text = file.getvalue()
-    assert text.index("no event log under") < text.index("1 rounds applied")
+    assert text.index("no event log under") < text.index("round 1 applied")
 
 
 def test_json_is_the_pages_state_and_the_troubles(swarm):
@@ -133,4 +133,4 @@ def test_json_is_the_pages_state_and_the_troubles(swarm):
 def test_the_command():
     result = CliRunner().invoke(app, ["status", str(LOGS / "peer.jsonl")])
     assert result.exit_code == 0
-    assert "6 rounds applied" in result.output
+    assert "round 6 applied" in result.output

@@ -34,7 +34,7 @@ function seconds(x) {
 const percent = (x) => (isNumber(x) ? `${(100 * x).toFixed(x >= 0.1 ? 1 : 2)} %` : "-");
 const loss = (x) => (isNumber(x) ? x.toFixed(3) : "-");
 const count = (x) => (isNumber(x) ? x.toLocaleString("en-US") : "-");
-const short = (id) => (id.length > 12 ? `..${id.slice(-6)}` : id || "-");
+const short = (id) => (id.length > 12 ? `\u2026${id.slice(-6)}` : id || "-");
 const axis = (format) => (x) => format(x).replace(/\.00? /, " ").replace(/^0 .*$/, "0");
 
 // ---------------------------------------------------------------- drawing
@@ -158,36 +158,53 @@ function arrivalRow(arrival, slowest, endS) {
 }
 
 function drawTimeline(n) {
-  const running = n.timeline !== null;
-  const t = running && (n.timeline.arrivals.length > 0 || n.last_timeline === null) ? n.timeline : (n.last_timeline ?? n.timeline);
-  $("tl-title").textContent = t === null ? "This round" : `Round ${t.round_id}${t === n.timeline ? ", in progress" : ""}`;
-  $("tl-legend").hidden = t === null;
-  $("tl-slowest").hidden = t === null;
+  const [now, last] = [n.timeline, n.last_timeline];
+  const main = now ?? last;
+  $("tl-title").textContent = main === null ? "This round" : `Round ${main.round_id}${main === now ? ", in progress" : ""}`;
+  $("tl-legend").hidden = $("tl-slowest").hidden = main === null;
   $("tl-legend").replaceChildren(
     ...["train", "stage", "upload", "wait", "apply", "download", "verify", "refused"].map((look) => make("b", `k ${look}`, look)),
   );
-  if (t === null) return empty($("timeline"), "No round has been opened yet.");
+  $("tl-before").hidden = now === null || last === null;
+  if (main === null) return empty($("timeline"), "No round has been opened yet.");
+  $("tl-slowest").textContent = slowestSentence(main, main === now);
+  drawRound($("timeline"), n, main, main === now ? last : null);
+  if (now !== null && last !== null) {
+    $("tl-before-title").textContent = `Before it, round ${last.round_id}. ${slowestSentence(last, false)}`;
+    drawRound($("timeline-before"), n, last, null);
+  }
+}
+
+/** One round's rows; `before` is the round before a running one: its length and peers are expected. */
+function drawRound(host, n, t, before) {
   const nowS = Date.now() / 1000 + clockOffsetS - t.opened_at_s;
-  const endS = Math.max(t.closed_s ?? nowS, ...t.arrivals.map((a) => a.verified_s ?? a.rejected_s ?? 0), 0.001);
-  const rows = [...t.arrivals].sort((a, b) => (a.announced_s ?? a.rejected_s) - (b.announced_s ?? b.rejected_s));
-  const mine = { name: "this node", title: n.peer, className: "mine", segments: ownSegments(n, t, endS), fact: ownFact(n, t) };
-  barRows($("timeline"), [mine, ...rows.map((a) => arrivalRow(a, rows.length > 1 ? t.slowest : "", endS))], endS);
-  $("timeline").append(scaleRow(endS, seconds));
-  $("tl-slowest").textContent = slowestSentence(n, t);
+  const arrived = t.arrivals.map((a) => a.verified_s ?? a.rejected_s ?? 0);
+  const endS = Math.max(t.closed_s ?? Math.max(nowS, before?.closed_s ?? 0), ...arrived, 0.001);
+  const sorted = [...t.arrivals].sort((a, b) => (a.announced_s ?? a.rejected_s) - (b.announced_s ?? b.rejected_s));
+  const rows = sorted.map((a) => arrivalRow(a, sorted.length > 1 ? t.slowest : "", endS));
+  const here = new Set(t.arrivals.map((a) => a.peer));
+  for (const a of before?.arrivals ?? []) {
+    if (a.verified_s !== null && !here.has(a.peer)) {
+      rows.push({ name: short(a.peer), title: a.peer, segments: [], fact: "not announced yet" });
+    }
+  }
+  const segments = ownSegments(n, t, t.closed_s ?? nowS);
+  const mine = { name: "this node", title: n.peer, className: "mine", segments, fact: ownFact(n, t) };
+  barRows(host, [mine, ...rows], endS);
+  host.append(scaleRow(endS, seconds));
 }
 
 function ownFact(n, t) {
   if (t.closed_s !== null) return `record applied at ${seconds(t.closed_s)}`;
   if (t.published_s !== null) return `published at ${seconds(t.published_s)}`;
-  return n.now.phase;
+  return n.now.phase === "training" && n.inner_steps ? `training, step ${n.now.step} of ${n.inner_steps}` : n.now.phase;
 }
 
-function slowestSentence(n, t) {
+function slowestSentence(t, running) {
   const slow = t.arrivals.find((a) => a.peer === t.slowest);
-  const waiting = t === n.timeline ? "" : n.timeline === null ? "" : ` Round ${n.timeline.round_id} is open, nothing has arrived yet.`;
-  if (!slow) return t.closed_s === null ? "Nothing has arrived yet." : `Nobody else's payload arrived.${waiting}`;
+  if (!slow) return running ? "Nothing has arrived yet." : "Nobody else's payload arrived.";
   const latency = seconds(slow.verified_s - slow.announced_s);
-  return `Slowest: ${short(slow.peer)}, verified ${seconds(slow.verified_s)} after the round opened, ${latency} after its announcement.${waiting}`;
+  return `Slowest${running ? " so far" : ""}: ${short(slow.peer)}, verified ${seconds(slow.verified_s)} after the round opened, ${latency} after its announcement.`;
 }
 
 function series(n, name, key, look, x = "round_id", area = false) {
