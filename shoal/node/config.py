@@ -170,7 +170,8 @@ def _load(cls: type[T], path: Path) -> T:
         raise ConfigError(path, "the file", "a TOML file", "no such file") from error
     except OSError as error:
         raise ConfigError(path, "the file", "a readable file", error.strerror or "") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Not TOML, not UTF-8, a number of thousands of digits, or lists in lists in lists.
         raise ConfigError(path, "the whole file", "TOML", str(error)) from error
     try:
         return from_plain(cls, plain, Notation.NATIVE)

@@ -33,6 +33,8 @@ class NodeView:
     reports: dict[int, Report] = field(default_factory=dict)
     """By round; a replay after a restart does not replace the first report."""
     rejected: dict[str, int] = field(default_factory=dict)
+    num_skipped: int = 0
+    """Lines that were no event."""
     _offset: int = 0
 
     def read_new(self) -> list[Report]:
@@ -48,7 +50,12 @@ class NodeView:
         new = []
         for line in whole.splitlines():
             event = _parse(line)
-            if self._take(event):
+            try:
+                is_new = self._take(event)
+            except KeyError:
+                event, is_new = {}, False
+            self.num_skipped += not event
+            if is_new:
                 new.append(event)
         return new
 

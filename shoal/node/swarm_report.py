@@ -7,6 +7,7 @@ Does not do: judge a run: it says whether the parameters are identical, and show
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,9 +213,16 @@ def _write_summary(
         "payload_bytes": folder.manifest.payload_bytes,
         "num_payloads": len(sizes),
         "dense_bytes": 4 * sum(folder.manifest.sizes),
-        "peers": [{name: getattr(row, name) for name in row.__slots__} for row in rows],
+        "peers": [
+            {name: _finite(getattr(row, name)) for name in row.__slots__} for row in rows
+        ],
     }
     write_atomically(folder.root / SUMMARY, json.dumps(summary, indent=1).encode())
+
+
+def _finite(value: object) -> object:
+    """NaN is no JSON: what was not measured is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def draw(path: Path, nodes: Sequence[NodeView], payload_bytes: int) -> None:
@@ -244,7 +252,8 @@ def draw(path: Path, nodes: Sequence[NodeView], payload_bytes: int) -> None:
 
 
 def _series(node: NodeView, name: str) -> tuple[list[int], list[float]]:
-    points = [(r, x) for r in sorted(node.reports) if (x := number(node.reports[r], name))]
+    found = [(r, number(node.reports[r], name)) for r in sorted(node.reports)]
+    points = [(r, x) for r, x in found if x is not None]
     return [r for r, _ in points], [x for _, x in points]
 
 
