@@ -95,6 +95,11 @@ class Download:
         self.num_bytes = 0
         self.was_mixed = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes have come."""
+        return self.num_bytes == self.total_bytes
+
     def begin(self, source: Source) -> None:
         """Go on with a source.
 
@@ -133,7 +138,7 @@ class Download:
         """
         self.was_mixed = len(self._sources) > 1
         name = self.object_id.hex()
-        if self.num_bytes != self.total_bytes:
+        if not self.is_whole:
             text = f"{self.num_bytes} of {self.total_bytes} bytes came"
             raise PeerUnavailableError(text, name)
         if not self._named_by_hash or self._hash.digest() == self.object_id:

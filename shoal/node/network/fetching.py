@@ -66,7 +66,7 @@ class Fetching:
         download = self._download
         download.begin(source)
         try:
-            await self._ask(source, download.num_bytes, left_s, download.take)
+            await self._get_rest(source, left_s)
             download.finish()
         except (ObjectNotFoundError, ObjectSizeError) as error:
             self._give_up(source, error)
@@ -79,6 +79,15 @@ class Fetching:
         else:
             return True
         return False
+
+    async def _get_rest(self, source: Source, left_s: float) -> None:
+        download = self._download
+        try:
+            await self._ask(source, download.num_bytes, left_s, download.take)
+        except PeerUnavailableError:
+            # What goes wrong after the last byte does not matter.
+            if not download.is_whole:
+                raise
 
     def _give_up(self, source: Source, error: StorageError) -> None:
         self._sources.remove(source)

@@ -9,7 +9,6 @@ Guarantees: never raises for want of peers; what happened to each seed can be re
 """
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from shoal.node.network.addresses import Address, parse_address
+from shoal.protocol import strict_json
+from shoal.protocol.errors import RemoteProtocolError
 
 PROBE_TIMEOUT_S: Final = 3.0
 MAX_KEPT_PEERS: Final = 32
@@ -168,10 +169,10 @@ class SeedKeeper:
 def _load(file: Path) -> list[str]:
     """Read the kept peers; a file that cannot be read is as good as none."""
     try:
-        raw = file.read_bytes()[:_MAX_FILE_BYTES]
-        texts = json.loads(raw)
-    except (OSError, ValueError):
+        fields = strict_json.load(file.read_bytes(), _MAX_FILE_BYTES)
+    except (OSError, RemoteProtocolError):
         return []
+    texts = fields.get("peers")
     if not isinstance(texts, list):
         return []
     return [text for text in texts if isinstance(text, str)][:MAX_KEPT_PEERS]
@@ -180,7 +181,7 @@ def _load(file: Path) -> list[str]:
 def _save(file: Path, texts: list[str]) -> None:
     partial = file.with_suffix(".partial")
     try:
-        partial.write_text(json.dumps(texts))
+        partial.write_bytes(strict_json.dump({"peers": texts}))
         partial.replace(file)
     except OSError as error:
         _log.warning("%s cannot be written: %s", file, error)

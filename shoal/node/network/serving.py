@@ -131,7 +131,7 @@ class ObjectServer:
         total_bytes = served.num_bytes if served and status is StreamStatus.OK else 0
         pace = Pace(self._limits, time.monotonic)
         writer.write(pack_answer(status, total_bytes))
-        await pace.wait(writer.drain())
+        await pace.wait(writer.drain)
         if wanted is not None and served is not None and status is StreamStatus.OK:
             await self._send(served.path, wanted, writer, pace)
 
@@ -157,7 +157,7 @@ class ObjectServer:
                 head, data = await asyncio.to_thread(_read_chunk, descriptor, num_bytes, at)
                 writer.write(head)
                 writer.write(data)
-                await pace.wait(writer.drain())
+                await pace.wait(writer.drain)
                 pace.moved(len(data))
                 self.num_bytes_up += len(data)
                 at += len(data)

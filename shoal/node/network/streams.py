@@ -23,6 +23,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
@@ -118,11 +119,11 @@ class Pace:
         self._waited_s = 0.0
         self._num_bytes = 0
 
-    async def wait(self, step: Awaitable[ResultT]) -> ResultT:
+    async def wait(self, step: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Wait for the other side, within what is allowed.
 
         Args:
-            step: A read or a drain.
+            step: Begins a read or a drain.
 
         Returns:
             Its result.
@@ -136,7 +137,7 @@ class Pace:
             raise PeerUnavailableError(f"not done within {self._limits.timeout_s:.0f} s", "")
         try:
             async with asyncio.timeout(min(allowed_s, self._limits.window_s)):
-                return await step
+                return await step()
         except TimeoutError as error:
             raise PeerUnavailableError("the peer stopped in the middle", "") from error
         except (ConnectionError, asyncio.IncompleteReadError) as error:
@@ -206,7 +207,8 @@ async def read_exactly(reader: Reader, num_bytes: int, pace: Pace) -> bytes:
     """
     found = bytearray()
     while len(found) < num_bytes:
-        part = await pace.wait(reader.read(min(num_bytes - len(found), _READ_BYTES)))
+        wanted = min(num_bytes - len(found), _READ_BYTES)
+        part = await pace.wait(partial(reader.read, wanted))
         if not part:
             raise PeerUnavailableError("the peer ended the stream too early", "")
         found += part
@@ -236,7 +238,7 @@ async def ask_size(
     wanted = ObjectRequest(run_id=run_id, object_id=object_id, offset=0, num_bytes=0)
     total_bytes = await _ask(reader, writer, wanted, pace)
     writer.write(THANKS)
-    await pace.wait(writer.drain())
+    await pace.wait(writer.drain)
     return total_bytes
 
 
@@ -273,12 +275,12 @@ async def receive(
         left -= len(data)
         yield data
     writer.write(THANKS)
-    await pace.wait(writer.drain())
+    await pace.wait(writer.drain)
 
 
 async def _ask(reader: Reader, writer: Writer, wanted: ObjectRequest, pace: Pace) -> int:
     writer.write(wanted.pack())
-    await pace.wait(writer.drain())
+    await pace.wait(writer.drain)
     answer = await read_exactly(reader, ANSWER_BYTES, pace)
     magic, status, reserved, total_bytes = _ANSWER.unpack(answer)
     if magic != _ANSWER_MAGIC or reserved != 0:
