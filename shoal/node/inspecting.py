@@ -54,6 +54,16 @@ class Inspection:
     checked: str = ""
     """How far the checks went."""
 
+    def __post_init__(self) -> None:
+        # Control codes in a stranger's text would be obeyed by the terminal.
+        facts = {_printable(name): _printable(value) for name, value in self.facts.items()}
+        object.__setattr__(self, "facts", facts)
+        object.__setattr__(self, "problem", _printable(self.problem))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
+
 
 def inspect_file(path: Path, manifest: RunManifest | None) -> Inspection:
     """Looks at a payload, a record, an announcement or a manifest.

@@ -5,7 +5,14 @@ Guarantees: made once at start, immutable; the codec's own length equals the man
 
 from dataclasses import dataclass
 
-from shoal.compression import BodyLayout, CheckedBody, CodecSpec, CorruptBodyError, check_body
+from shoal.compression import (
+    BodyLayout,
+    CheckedBody,
+    CodecSpec,
+    CorruptBodyError,
+    SpecMismatchError,
+    check_body,
+)
 from shoal.node.clock import Clock
 from shoal.node.errors import ConfigError
 from shoal.node.store_keys import StoreKeys
@@ -83,9 +90,15 @@ def make_context(
     """Derives everything that follows from the manifest.
 
     Raises:
-        ConfigError: the manifest's body length is not what this codec makes of its tensors.
+        ConfigError: the manifest's body length is not what this codec makes of its tensors, or it
+            can make nothing of them.
     """
-    layout = BodyLayout(make_spec(manifest.codec), manifest.sizes)
+    try:
+        layout = BodyLayout(make_spec(manifest.codec), manifest.sizes)
+    except SpecMismatchError as error:
+        raise ConfigError(
+            "the manifest", "tensors", "sizes that this codec can hold", str(error)
+        ) from error
     if layout.body_bytes != manifest.limits.body_bytes:
         raise ConfigError(
             "the manifest",

@@ -213,9 +213,7 @@ def _write_summary(
         "payload_bytes": folder.manifest.payload_bytes,
         "num_payloads": len(sizes),
         "dense_bytes": 4 * sum(folder.manifest.sizes),
-        "peers": [
-            {name: _finite(getattr(row, name)) for name in row.__slots__} for row in rows
-        ],
+        "peers": [{name: _finite(getattr(row, name)) for name in row.__slots__} for row in rows],
     }
     write_atomically(folder.root / SUMMARY, json.dumps(summary, indent=1).encode())
 
