@@ -37,6 +37,7 @@ from shoal.storage.s3_bucket import BucketStore
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_config import S3Config, S3Credentials, S3Limits
 from shoal.storage.s3_link import Link, Reply
+from shoal.storage.s3_parts import BodyReader
 from shoal.storage.s3_transport import Answer, Dial, Request, Transport
 
 __all__ = ["S3Config", "S3Credentials", "S3Limits", "S3Store"]
@@ -112,6 +113,9 @@ class _Boto:
 
     def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
         exchange = _under_way.get()
+        if isinstance(request.body, BodyReader):
+            # Signing and an earlier attempt have read it.
+            request.body.seek(0)
         answer = self._transport.send(
             Request(
                 method=request.method,

@@ -149,7 +149,7 @@ def meaning(refusal: Refusal, key: str, where: str) -> StorageError | AttemptErr
         return AttemptError(f"the server answers {refusal}", retry_after_s=refusal.retry_after_s)
     if status == 404 and key and code in {"", "NoSuchKey", "NotFound"}:
         return ObjectNotFoundError(f"no {what}", key)
-    if status == 412:
+    if status in {304, 412}:
         return ObjectExistsError(
             f"{what}: a condition does not hold, the server says {refusal}", key
         )

@@ -155,10 +155,29 @@ class BucketStore:
                 break
         return page_of(sorted(keys), limit)
 
-    async def _pages(self, prefix: str, after: str) -> AsyncIterator[builtins.list[str]]:
-        place = {"StartAfter": self._name(after)} if after else {}
+    async def listed(self, prefix: str, *, page_keys: int = 1000) -> builtins.list[str]:
+        """List all keys as the server does: in its order, with those that are not ours.
+
+        Args:
+            prefix: What the keys begin with.
+            page_keys: How many to ask for at a time, at most 1000.
+
+        Returns:
+            The keys.
+
+        Raises:
+            StorageError: As `list` says.
+        """
+        return [name async for page in self._pages(prefix, "", page_keys) for name in page]
+
+    async def _pages(
+        self, prefix: str, after: str, page_keys: int = 1000
+    ) -> AsyncIterator[builtins.list[str]]:
+        place: dict[str, Any] = {"Prefix": self._name(prefix), "MaxKeys": page_keys}
+        if after:
+            place["StartAfter"] = self._name(after)
         while True:
-            values = await self.request("list_objects_v2", "", Prefix=self._name(prefix), **place)
+            values = await self.request("list_objects_v2", "", **place)
             if "IsTruncated" not in values:
                 raise StorageUnavailableError(f"{self._config.where}: a listing expected", "")
             found = [str(entry["Key"]) for entry in values.get("Contents", ())]
@@ -166,7 +185,7 @@ class BucketStore:
             token = values.get("NextContinuationToken")
             if not values["IsTruncated"] or not token or not found:
                 return
-            place = {"ContinuationToken": token}
+            place["ContinuationToken"] = token
 
     async def delete(self, key: str) -> None:
         """Remove an object; idempotent.

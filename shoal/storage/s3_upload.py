@@ -23,7 +23,8 @@ from shoal.storage.s3_parts import body_parameters, in_parallel, part_size
 
 WRITE_ID: Final = "shoal-write"
 
-_TAKEN: Final = frozenset({409, 412})
+# 304 is what MinIO answered before the middle of 2024.
+_TAKEN: Final = frozenset({304, 409, 412})
 
 
 class Upload:
@@ -108,7 +109,7 @@ class Upload:
         if not is_gone and (self._overwrite or refusal.status not in _TAKEN):
             self._is_unsure |= isinstance(meaning(refusal, self._key, ""), AttemptError)
             raise error
-        if refusal.status == 412 and not self._is_unsure:
+        if refusal.status != 409 and not is_gone and not self._is_unsure:
             raise self._exists() from error
         try:
             is_ours = await self._is_ours()

@@ -5,6 +5,7 @@ good one: a small S3 server in memory, with a place to put faults.
 """
 
 import asyncio
+import base64
 import hashlib
 import random
 import re
@@ -152,11 +153,16 @@ class Bucket:
     Attributes:
         before: Called before a request is carried out; True if it has answered, or lost, it.
         after: Called when a request has been carried out and not been answered yet; the same.
+        keeps_metadata: Whether it gives back what a writer has said about an object.
+        lacks: What it cannot do: once, match, md5, join-once, abort, pages, order, delete, range.
+        strangers: The methods that it allows without a signature.
     """
 
     before: Callable[[Exchange], Awaitable[bool]] = no_fault
     after: Callable[[Exchange], Awaitable[bool]] = no_fault
     keeps_metadata: bool = True
+    lacks: frozenset[str] = frozenset()
+    strangers: frozenset[str] = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE"})
     objects: dict[str, Stored] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     aborted: list[str] = field(default_factory=list)
@@ -170,6 +176,10 @@ class Bucket:
 
     def _carry_out(self, seen: Seen) -> tuple[int, dict[str, object], bytes]:
         query = seen.query
+        if seen.header("authorization") is None and seen.method not in self.strangers:
+            return 403, {}, error_body("AccessDenied")
+        if "list-type" in query:
+            return 200, {}, self._list(query)
         if "uploads" in query:
             name = f"upload-{len(self.uploads)}"
             self.uploads[name] = {}
@@ -179,8 +189,11 @@ class Bucket:
         if seen.method == "PUT":
             return self._store(seen, seen.body)
         if seen.method == "DELETE":
-            self.objects.pop(seen.path, None)
+            if "delete" not in self.lacks:
+                self.objects.pop(seen.path, None)
             return 204, {}, b""
+        if "range" in self.lacks:
+            seen.headers = [header for header in seen.headers if header[0].lower() != "range"]
         return serve(seen, self.objects.get(seen.path), keeps_metadata=self.keeps_metadata)
 
     def _multipart(
@@ -193,7 +206,8 @@ class Bucket:
             return 200, {"ETag": Stored(seen.body, {}).etag}, b""
         if seen.method == "DELETE":
             self.aborted.append(name)
-            del self.uploads[name]
+            if "abort" not in self.lacks:
+                del self.uploads[name]
             return 204, {}, b""
         numbers = [int(found) for found in re.findall(rb"<PartNumber>(\d+)<", seen.body)]
         parts = self.uploads[name]
@@ -203,9 +217,35 @@ class Bucket:
         del self.uploads[name]
         return 200, {}, _xml("CompleteMultipartUploadResult", "<Key>a</Key>")
 
-    def _store(self, seen: Seen, data: bytes) -> tuple[int, dict[str, object], bytes]:
+    def _list(self, query: dict[str, list[str]]) -> bytes:
+        prefix, after = query["prefix"][0], query.get("continuation-token", [""])[0]
+        keys = sorted(path.split("/", 2)[2] for path in self.objects)
+        if "order" in self.lacks:
+            keys.sort(key=lambda key: key.replace("/", "\0"))
+        keys = [key for key in keys if key.startswith(prefix)]
+        keys = keys[keys.index(after) + 1 if after in keys else 0 :]
+        page = keys[: int(query["max-keys"][0])]
+        is_cut = len(page) < len(keys) and "pages" not in self.lacks
+        inner = f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>"
+        inner += f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if is_cut else ""
+        inner += "".join(f"<Contents><Key>{key}</Key></Contents>" for key in page)
+        return _xml("ListBucketResult", inner)
+
+    def _is_met(self, seen: Seen) -> bool:
+        is_join = seen.method == "POST"
         if seen.header("if-none-match") == "*" and seen.path in self.objects:
+            return ("join-once" if is_join else "once") in self.lacks
+        wanted = seen.header("if-match")
+        if wanted is None or "match" in self.lacks:
+            return True
+        return seen.path in self.objects and self.objects[seen.path].etag == wanted
+
+    def _store(self, seen: Seen, data: bytes) -> tuple[int, dict[str, object], bytes]:
+        if not self._is_met(seen):
             return 412, {}, error_body("PreconditionFailed")
+        md5 = base64.b64encode(hashlib.md5(seen.body).digest()).decode()  # noqa: S324 - what S3 does
+        if seen.header("content-md5") not in (None, md5) and "md5" not in self.lacks:
+            return 400, {}, error_body("BadDigest")
         metadata = {k.lower(): v for k, v in seen.headers if k.lower().startswith("x-amz-meta-")}
         self.objects[seen.path] = Stored(data, metadata)
         return 200, {"ETag": self.objects[seen.path].etag}, b""

@@ -171,7 +171,7 @@ def test_a_server_that_trickles_is_given_up_and_others_finish_meanwhile():
             config = S3Config(endpoint_url=other.url, bucket="bucket", allow_loopback=True)
             good = S3Store(config, None, limits=FAST)
             trickle = asyncio.create_task(slow.get("a", max_bytes=len(DATA)))
-            for _ in range(3):
+            for _number in range(3):
                 assert await good.get("a", max_bytes=len(DATA)) == DATA
             assert not trickle.done()
             with pytest.raises(StorageUnavailableError, match="bytes per second expected"):
