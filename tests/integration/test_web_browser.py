@@ -90,6 +90,14 @@ def test_a_real_log_is_shown_at_both_widths_and_in_both_themes(pictures):
             assert "6xDe7R" in await tab.value(text_of("tl-slowest"))
             assert await tab.value("document.querySelectorAll('#peers .row').length") == 4
             assert await tab.value(text_of("rejected")) == "No payload has been refused."
+            # Under the pointer, at the left end, are the first round's values.
+            await tab.value(
+                "(s => s.dispatchEvent(new PointerEvent('pointermove',"
+                "{clientX: s.getBoundingClientRect().left + 60})))"
+                "(document.querySelector('#c-loss svg'))"
+            )
+            assert "round 1" in await tab.value(text_of("c-loss"))
+            assert "6.853" in await tab.value(text_of("c-loss"))
             backgrounds = set()
             for width in WIDTHS:
                 for theme in THEMES:
@@ -188,6 +196,9 @@ def test_a_lost_connection_is_said_and_comes_back(pictures):
                 await tab.until(f"{text_of('t-phase')} === 'finished'")
             finally:
                 await again.stop()
+            await tab.until("document.querySelector('#link').dataset.state === 'lost'")
+            assert await tab.value(text_of("link-text")) == "finished"
+            assert "has ended" in await tab.value(text_of("banner"))
 
     asyncio.run(body())
 

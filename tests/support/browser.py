@@ -34,7 +34,7 @@ _FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 )
 _START_S = 60.0
-_ANSWER_S = 30.0
+_ANSWER_S = 120.0
 
 
 def find_browser() -> str | None:
@@ -111,7 +111,7 @@ class Tab:
                 watch.observe(document, {{
                     subtree: true, childList: true, attributes: true, characterData: true
                 }});
-                setTimeout(() => fail(new Error("never")), 25000);
+                setTimeout(() => fail(new Error("never")), 100000);
             }})"""
         )
 

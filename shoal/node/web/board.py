@@ -56,7 +56,7 @@ class Board:
     def _json(self, points: dict[str, list[RoundPoint]]) -> str:
         agreement = agree(list(self.histories.values()))
         nodes = [
-            {**history.plain(), "rounds": [asdict(p) for p in points.get(name, ())]}
+            {**history.plain(), "rounds": [_plain(p) for p in points.get(name, ())]}
             for name, history in self.histories.items()
         ]
         whole = {
@@ -66,6 +66,11 @@ class Board:
             "nodes": nodes,
         }
         return json.dumps(whole, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(point: RoundPoint) -> dict[str, object]:
+    """Several times as fast as asdict, which copies deeply; there are hundreds of points."""
+    return {name: getattr(point, name) for name in RoundPoint.__slots__}
 
 
 def agree(histories: Sequence[NodeHistory]) -> Agreement | None:

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from aiohttp import web
 
@@ -134,10 +135,7 @@ async def node_page(
     if listen is None:
         yield None
         return
-    history = NodeHistory(NODE_NAME, facts)
-    for event in await asyncio.to_thread(LogTail(log.path).read_new):
-        history.take(event)
-    history.restart()
+    history = await asyncio.to_thread(_read_back, log.path, facts)
     server = WebServer(Board([history], now_s), listen, config.hosts)
     await server.start()
     unsubscribe = log.subscribe(_handing_over(server, asyncio.get_running_loop()))
@@ -145,7 +143,18 @@ async def node_page(
         yield server
     finally:
         unsubscribe()
+        # What was emitted last, how the node ended, is still on its way through the loop.
+        await asyncio.sleep(0)
         await server.stop()
+
+
+def _read_back(path: Path, facts: RunFacts) -> NodeHistory:
+    """What was done before this process began."""
+    history = NodeHistory(NODE_NAME, facts)
+    for event in LogTail(path).read_new():
+        history.take(event)
+    history.restart()
+    return history
 
 
 def _handing_over(server: WebServer, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:

@@ -1,6 +1,7 @@
 import json
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def log(tmp_path):
 
 
 def test_a_subscriber_gets_what_the_file_gets(log):
-    seen: list[object] = []
+    seen: list[Any] = []
     log.subscribe(seen.append)
     log.emit(EventName.INNER_STEP, round_id=1, step=2, loss=float("nan"))
     line = json.loads(log.path.read_text())
@@ -45,7 +46,7 @@ def test_a_subscriber_gets_what_the_file_gets(log):
 
 
 def test_after_unsubscribing_nothing_more_comes(log):
-    seen: list[object] = []
+    seen: list[Any] = []
     unsubscribe = log.subscribe(seen.append)
     unsubscribe()
     unsubscribe()
@@ -54,7 +55,7 @@ def test_after_unsubscribing_nothing_more_comes(log):
 
 
 def test_after_close_nothing_comes_and_nothing_fails(log):
-    seen: list[object] = []
+    seen: list[Any] = []
     unsubscribe = log.subscribe(seen.append)
     log.close()
     log.emit(EventName.WARNING, message="x")
@@ -66,7 +67,7 @@ def test_a_full_disk_takes_the_file_but_not_the_subscribers(log, monkeypatch, ca
     def full(_text):
         raise OSError(28, "No space left on device")
 
-    seen: list[object] = []
+    seen: list[Any] = []
     log.subscribe(seen.append)
     monkeypatch.setattr(log, "_file", SimpleNamespace(write=full, close=lambda: None))
     log.emit(EventName.WARNING, message="first")
@@ -76,7 +77,7 @@ def test_a_full_disk_takes_the_file_but_not_the_subscribers(log, monkeypatch, ca
 
 
 def test_events_of_several_threads_come_in_the_order_of_the_file(log):
-    seen: list[object] = []
+    seen: list[Any] = []
     log.subscribe(seen.append)
 
     def emit(thread):

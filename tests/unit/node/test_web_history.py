@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.node.telemetry.names import EventName
@@ -171,7 +171,8 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(EVENTS, max_size=8))
+@settings(max_examples=60, deadline=None)
+@given(st.lists(EVENTS, max_size=3))
 def test_no_event_is_ever_a_failure(events):
     history = history_of(
         [started(), {"event": "round-opened", "round_id": 1, "time_s": 1.0}, *events]

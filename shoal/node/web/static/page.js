@@ -295,7 +295,11 @@ function connection(kind, text) {
   const lost = kind === "lost";
   $("banner").hidden = !lost;
   $("banner").dataset.kind = kind;
-  if (lost) $("banner").textContent = "The connection to the node is lost. The figures below are the last ones; trying again.";
+  const ended = lost && state !== null && ["finished", "stopped"].includes(node().now.phase);
+  if (ended) $("link-text").textContent = node().now.phase;
+  $("banner").textContent = ended
+    ? "The node has ended. The figures below are its last ones."
+    : "The connection to the node is lost. The figures below are the last ones; trying again.";
 }
 
 function heard() {
