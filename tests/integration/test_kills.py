@@ -1,12 +1,15 @@
 """kill -9 at many moments, absence, and late joiners: everybody ends with the same parameters."""
 
+import json
 import random
+import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Forge, Node, all_ended, is_event, is_round
+from tests.support.processes import Forge, Node, all_ended, is_event, is_round, wait_until
 from tests.support.tiny_run import TinyRun, make_tiny_run, replay
 
 pytestmark = pytest.mark.slow
@@ -93,3 +96,87 @@ def test_a_peer_that_was_away_and_a_newcomer_replay_the_records(
         assert len(replays) >= 3
         first = newcomer.events("round")[0]
         assert (first["round_id"], first["replayed"]) == (1, True)
+
+
+def test_a_peer_killed_between_upload_and_announcement_announces_the_same_bytes(
+    forge: Forge, tmp_path: Path
+) -> None:
+    run = make_tiny_run(tmp_path, num_peers=1, num_rounds=8, target_peers=1)
+    nodes = nodes_of(forge, run, "validator", "peer-0")
+    validator, peer = nodes
+    num_cut = 0
+    with all_ended(*nodes):
+        for node in nodes:
+            node.start()
+        for round_id in (2, 4):
+            peer.wait_for(is_round(round_id))
+            # While the validator sleeps, the round stays open.
+            validator.send(signal.SIGSTOP)
+            num_seen = len(peer.events())
+            done = peer.events("round")[-1]["round_id"]
+            me = run.identities["peer-0"].peer
+            if not run.object_file(run.keys.published(done + 1, me)).exists():
+                peer.wait_for(is_event("payload-published"), skip=num_seen - 1)
+            assert peer.kill()
+            done = peer.events("round")[-1]["round_id"]
+            payload = run.object_file(run.keys.payload(done + 1, me))
+            announcement = run.object_file(run.keys.published(done + 1, me))
+            if not payload.exists():
+                # The round had closed just before the validator slept: it is replayed first.
+                payload = run.object_file(run.keys.payload(done + 2, me))
+                announcement = run.object_file(run.keys.published(done + 2, me))
+            uploaded = payload.read_bytes()
+            # What a kill between the two writes leaves behind.
+            announcement.unlink()
+            num_cut += 1
+            peer.start()
+            wait_until(announcement.exists, "the payload is announced after all")
+            assert payload.read_bytes() == uploaded
+            validator.send(signal.SIGCONT)
+        assert_all_equal(run, nodes)
+    assert num_cut == 2
+    assert not [e for e in peer.events("warning") if "E_KEY_IN_USE" in e["message"]]
+
+
+def test_damaged_and_lost_local_state_is_made_again_from_the_records(
+    forge: Forge, tmp_path: Path
+) -> None:
+    run = make_tiny_run(tmp_path, num_peers=3, num_rounds=40)
+    nodes = nodes_of(forge, run, "validator", "peer-0", "peer-1", "peer-2")
+    validator, cut, torn, lost = nodes
+    num_damaged = 0
+    with all_ended(*nodes):
+        for node in nodes:
+            node.start()
+        for node in (cut, torn, lost, validator):
+            node.wait_for(is_round(4))
+        for node in (cut, torn, lost, validator):
+            assert node.kill()
+        for node in (cut, validator):
+            checkpoints = node.folder / "state" / "checkpoints"
+            newest = json.loads((checkpoints / "CURRENT.json").read_bytes())[0]["file"]
+            raw = (checkpoints / newest).read_bytes()
+            (checkpoints / newest).write_bytes(raw[: len(raw) // 2])
+            num_damaged += 1
+        # Half a checkpoint that was never named, and an event without its end.
+        (torn.folder / "state" / "checkpoints" / "state-9.safetensors.tmp").write_bytes(b"half")
+        with (torn.folder / "state" / "events.jsonl").open("ab") as log:
+            log.write(b'{"event": "inner-step", "time_')
+        shutil.rmtree(lost.folder / "state" / "checkpoints")
+        shutil.rmtree(lost.folder / "state" / "blobs")
+        (lost.folder / "state" / "events.jsonl").unlink()
+        num_damaged += 2
+        lines = (torn.folder / "state" / "events.jsonl").read_bytes().split(b"\n")
+        for node in nodes:
+            node.start()
+        codes = [node.wait() for node in nodes]
+        assert codes == [0, 0, 0, 0], [node.output() for node in nodes]
+        whole = (torn.folder / "state" / "events.jsonl").read_bytes().split(b"\n")
+        assert whole[len(lines) - 1] == lines[-1]
+        assert json.loads(whole[len(lines)])["event"] == "node-started"
+        # For the comparison: a log without the torn line.
+        del whole[len(lines) - 1]
+        (torn.folder / "state" / "events.jsonl").write_bytes(b"\n".join(whole))
+        for node in nodes:
+            assert node.events("node-stopped")[-1]["parameters_root"] == replay(run).parameters_root
+    assert num_damaged == 4
