@@ -78,9 +78,7 @@ async def check_bucket(
     folder = f"shoal-check-{secrets.token_hex(8)}"
     inside = replace(config, prefix=f"{config.prefix}/{folder}" if config.prefix else folder)
     stores = [opened_by(inside, key) for key in (writer, reader, None)]
-    check = _BucketCheck(
-        stores[0], stores[1] if reader else None, stores[2], in_order=config.lists_in_order
-    )
+    check = _BucketCheck(config, stores[0], stores[1] if reader else None, stores[2])
     try:
         return await check.run()
     finally:
@@ -91,9 +89,10 @@ async def check_bucket(
 
 class _BucketCheck:
     def __init__(
-        self, store: S3Store, reader: S3Store | None, anybody: S3Store, *, in_order: bool
+        self, config: S3Config, store: S3Store, reader: S3Store | None, anybody: S3Store
     ) -> None:
-        self._is_said_to_order = in_order
+        self._is_said_to_order = config.lists_in_order
+        self._is_said_to_join_once = config.joins_once
         self._store = store
         self._reader = reader
         self._anybody = anybody
@@ -208,10 +207,6 @@ class _BucketCheck:
         if await self._store.get("parts", max_bytes=len(_DATA)) != _DATA:
             return "failure", "the joined object is another one", "use another provider"
         upload = await self._begin("parts")
-        parts = await self._send_part("parts", upload)
-        is_once = await self._is_refused(self._join("parts", upload, parts, IfNoneMatch="*"))
-        if not is_once:
-            upload = await self._begin("parts")
         await self._request("abort_multipart_upload", "parts", UploadId=upload)
         if not await self._is_refused(self._send_part("parts", upload)):
             return (
@@ -219,13 +214,26 @@ class _BucketCheck:
                 "an upload that was given up still takes parts",
                 "set the bucket's rule that removes incomplete uploads after a day",
             )
-        if not is_once:
-            return (
-                "warning",
-                "joining parts has replaced an object although a new key was asked for",
-                "set part_bytes above the size of the largest object, so that none is cut",
-            )
-        return None
+        return await self._join_once()
+
+    async def _join_once(self) -> Finding:
+        uploads = [await self._begin("joined") for _ in range(_NUM_RACERS)]
+        parts = [await self._send_part("joined", upload) for upload in uploads]
+        race = [
+            self._is_refused(self._join("joined", upload, part, IfNoneMatch="*"))
+            for upload, part in zip(uploads, parts, strict=True)
+        ]
+        refused = await asyncio.gather(*race)
+        for upload, is_refused in zip(uploads, refused, strict=True):
+            if is_refused:
+                await self._request("abort_multipart_upload", "joined", UploadId=upload)
+        if refused.count(False) == 1 or not self._is_said_to_join_once:
+            return None
+        return (
+            "warning",
+            f"of {_NUM_RACERS} writers that joined parts at once {refused.count(False)} succeeded",
+            "set joins_once = false for this bucket",
+        )
 
     async def _begin(self, key: str) -> str:
         return str((await self._request("create_multipart_upload", key))["UploadId"])

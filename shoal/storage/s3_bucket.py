@@ -56,7 +56,15 @@ class BucketStore:
         check_key(key)
         with self._link.calling(key) as clock:
             view = memoryview(data).cast("B")
-            upload = Upload(self._link, clock, key, self._name(key), view, overwrite=overwrite)
+            upload = Upload(
+                self._link,
+                clock,
+                key,
+                self._name(key),
+                view,
+                overwrite=overwrite,
+                may_join=overwrite or self._config.joins_once,
+            )
             await upload.run()
 
     async def get(

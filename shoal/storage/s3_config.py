@@ -26,6 +26,8 @@ class S3Config:
         path_style: Bucket in the path, not in the host name.
         lists_in_order: The server lists keys in the order of their bytes, as S3 promises; if it
             does not, every page costs a listing of all keys with its prefix.
+        joins_once: The server keeps create-once also when several writers join parts at the same
+            moment; if it does not, objects that are created travel whole, whatever their size.
         allow_loopback: This machine's own addresses and http are allowed: a local run.
         allow_private: Any address and http are allowed: only for one's own server, never for an
             address that somebody else has named.
@@ -37,6 +39,7 @@ class S3Config:
     region: str = "us-east-1"
     path_style: bool = True
     lists_in_order: bool = True
+    joins_once: bool = True
     allow_loopback: bool = False
     allow_private: bool = False
 

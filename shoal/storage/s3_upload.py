@@ -37,6 +37,7 @@ class Upload:
         name: Its name in the bucket.
         data: The whole object.
         overwrite: Replace what is there.
+        may_join: The object may travel in parts.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Upload:
         data: memoryview,
         *,
         overwrite: bool,
+        may_join: bool = True,
     ) -> None:
         self._link = link
         self._clock = clock
@@ -55,6 +57,7 @@ class Upload:
         self._name = name
         self._data = data
         self._overwrite = overwrite
+        self._may_join = may_join
         self._write_id = secrets.token_hex(16)
         # Whether an earlier attempt may have been carried out although no answer came.
         self._is_unsure = False
@@ -66,7 +69,7 @@ class Upload:
             StorageError: As `ObjectStore.put` says.
             GiveUpError: The time is over, or the transfer too slow.
         """
-        if self._data.nbytes <= self._link.limits.part_bytes:
+        if not self._may_join or self._data.nbytes <= self._link.limits.part_bytes:
             await self._decisive("put_object", self._metadata(), self._data)
             return
         await self._check_free()

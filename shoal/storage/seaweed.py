@@ -105,8 +105,9 @@ class SeaweedServer:
             endpoint_url=self.endpoint_url,
             bucket=bucket,
             prefix=prefix,
-            # It lists folder by folder.
+            # It lists folder by folder, and of writers that join parts at once several succeed.
             lists_in_order=False,
+            joins_once=False,
             allow_loopback=True,
         )
 
