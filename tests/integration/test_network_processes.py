@@ -358,3 +358,12 @@ async def test_without_a_reachable_seed_it_runs_on_and_says_so(tmp_path: Path) -
             assert network.num_starts == 1
             process_ids = status.process_id, status.p2pd_process_id
     assert not any(is_alive(one) for one in process_ids)
+
+
+@in_loop
+async def test_options_that_cannot_be_are_reported_and_tried_again(tmp_path: Path) -> None:
+    wanted = options(tmp_path / "node", listen=("/ip4/192.0.2.1/tcp/1",))
+    async with NetworkClient(wanted, identity(1)) as network:
+        with pytest.raises(PeerUnavailableError, match="p2pd did not start"):
+            await network.status(timeout_s=8)
+        assert network.last_failure != ""

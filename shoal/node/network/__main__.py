@@ -7,21 +7,29 @@ that happens; it leads a process group of its own, and what is left in it is end
 import asyncio
 import logging
 import os
+import resource
 import select
 import signal
 import socket
 import sys
 import threading
 import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Final
 
 from shoal.node.network import frames, messages, packing
 from shoal.node.network.daemon import EXIT_BAD_FRAME, EXIT_OK, Daemon
 from shoal.node.network.errors import FrameError
+from shoal.node.network.failures import to_failure
 from shoal.node.network.frames import Frame, FrameKind
 from shoal.node.network.sockets import sockets_folder
+from shoal.protocol.errors import RemoteProtocolError
 
 EXIT_NO_START: Final = 4
+LOG_NAME: Final = "network.log"
+MAX_LOG_BYTES: Final = 2 * 1024 * 1024
+MAX_FILES: Final = 65_536
 _GRACE_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -33,7 +41,7 @@ def main() -> int:
     Returns:
         The exit status.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    _raise_file_limit()
     node = socket.socket(fileno=int(sys.argv[1]))
     _end_with(node)
     try:
@@ -50,14 +58,26 @@ async def _run(node: socket.socket) -> int:
         frame = await frames.read_frame(reader)
         if frame is None:
             return EXIT_OK
-        request = _to_start(frame)
-        sockets = sockets_folder(request.folder)
-        return await Daemon(request, reader, writer).run(frame.request_id, sockets)
+        return await _be(_to_start(frame), frame.request_id, reader, writer)
     except FrameError:
         _log.exception("the node's side of the connection")
         return EXIT_BAD_FRAME
-    except OSError:
-        _log.exception("the network process cannot start")
+
+
+async def _be(
+    options: messages.Start,
+    request_id: int,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> int:
+    try:
+        _log_to(Path(options.folder) / LOG_NAME)
+        sockets = sockets_folder(options.folder)
+        return await Daemon(options, reader, writer).run(request_id, sockets)
+    except (OSError, ValueError, RemoteProtocolError) as error:
+        _log.exception("the network process cannot run")
+        body = packing.pack(to_failure(error))
+        await frames.write_frame(writer, Frame(FrameKind.ANSWER, request_id, body))
         return EXIT_NO_START
 
 
@@ -66,6 +86,19 @@ def _to_start(frame: Frame) -> messages.Start:
     if frame.kind is not FrameKind.REQUEST or not isinstance(request, messages.Start):
         raise FrameError("the first frame says what to be")
     return request
+
+
+def _log_to(path: Path) -> None:
+    """Log to a file that stays small, whatever others make us say."""
+    handler = RotatingFileHandler(path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[handler])
+
+
+def _raise_file_limit() -> None:
+    """Each stream of a peer takes two descriptors here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _end_with(node: socket.socket) -> None:

@@ -15,13 +15,14 @@ Not done here: what the bytes mean; which peers to ask.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from shoal.node.network import messages, signed_records
-from shoal.node.network.connection import ChunkSink, Connection
+from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
 from shoal.node.network.downloads import Download, FileSink, MemorySink, Source
 from shoal.node.network.errors import RecordRefusedError
@@ -33,11 +34,14 @@ from shoal.node.network.signed_records import PeerRecord
 from shoal.node.network.supervisor import Supervisor
 from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.identity import Identity, PeerId
+from shoal.storage.errors import StorageError
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 DEFAULT_KEPT_BYTES: Final = 16 * 2**30
 _MARGIN_S: Final = 5.0
 """The process ends a transfer itself; the socket's limit is only for when it does not."""
+
+_log = logging.getLogger(__name__)
 
 
 class NetworkClient:
@@ -318,7 +322,13 @@ class NetworkClient:
     async def _tell(self, connection: Connection, _: Status) -> None:
         """Tell a new process what the last one knew."""
         for object_id, kept in self._kept.items():
-            await connection.ask(_to_serve(object_id, kept), DEFAULT_TIMEOUT_S)
+            try:
+                await connection.ask(_to_serve(object_id, kept), DEFAULT_TIMEOUT_S)
+            except ConnectionLostError:
+                raise
+            except (StorageError, ValueError) as error:
+                _log.warning("%s is served no longer: %s", kept.path, error)
+                self._kept.drop(object_id)
         self._publisher.restart()
 
 

@@ -25,6 +25,7 @@ from hivemind.dht.storage import DHTLocalStorage
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from shoal.node.network.addresses import Address
@@ -103,6 +104,7 @@ class Libp2p:
         Raises:
             OSError: p2pd does not start.
         """
+        use_hivemind_log_handler("nowhere")
         P2P._UNIX_SOCKET_PREFIX = f"/unix{sockets}/"  # noqa: SLF001 - there is no option for it
         try:
             p2p = await P2P.create(

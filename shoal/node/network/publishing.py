@@ -12,7 +12,7 @@ from typing import Final
 
 from shoal.node.network import signed_records
 from shoal.node.network.addresses import parse_address
-from shoal.node.network.dht_records import read_record, record_key
+from shoal.node.network.dht_records import PEER_KIND, read_record, record_key
 from shoal.node.network.messages import DhtPut, Start, Status
 from shoal.node.network.signed_records import MAX_ADDRESSES, PeerRecord
 from shoal.protocol.identity import Identity
@@ -56,7 +56,7 @@ class Publisher:
         self._now_s = now_s
         self._records: dict[bytes, DhtPut] = {}
         self._last_sequence = 0
-        self._last_expiry_s = 0
+        self._last_expiries_s: dict[bytes, int] = {}
         self._restarted = asyncio.Event()
 
     @property
@@ -77,8 +77,8 @@ class Publisher:
             RemoteProtocolError: It is none.
         """
         record = read_record(value)
-        expires_at_s = record.expires_at_s or int(self._now_s() + self.life_s)
         key = record_key(record.run_id, record.peer, record.kind)
+        expires_at_s = record.expires_at_s or self._next_expiry_s(key)
         return DhtPut(key=key, value=value, expires_at_s=expires_at_s)
 
     def remember(self, request: DhtPut) -> None:
@@ -138,17 +138,23 @@ class Publisher:
         addresses = [text for text in status.addresses if self._may_show(text)]
         if not addresses:
             return None
-        # A store refuses what does not live longer than what it has.
-        self._last_expiry_s = max(self._last_expiry_s + 1, int(self._now_s() + self.life_s))
+        key = record_key(self._options.run_id, self._identity.peer, PEER_KIND)
         record = PeerRecord(
             run_id=self._options.run_id,
             peer_key=self._identity.peer.key,
             sequence=self.next_sequence(),
-            expires_at_s=self._last_expiry_s,
+            expires_at_s=self._next_expiry_s(key),
             libp2p_id=status.peer_id,
             addresses=tuple(addresses[:MAX_ADDRESSES]),
         )
         return signed_records.build(self._identity, record)
+
+    def _next_expiry_s(self, key: bytes) -> int:
+        # A store refuses what does not live longer than what it has.
+        expires_at_s = int(self._now_s() + self.life_s)
+        expires_at_s = max(expires_at_s, self._last_expiries_s.get(key, 0) + 1)
+        self._last_expiries_s[key] = expires_at_s
+        return expires_at_s
 
     def _may_show(self, text: str) -> bool:
         try:

@@ -18,13 +18,15 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import Final, TypeVar
 
 from shoal.node.network.connection import Connection, ConnectionLostError
 from shoal.node.network.errors import PeerUnavailableError
 from shoal.node.network.messages import Answer, Ping, Request, Start, Status
 from shoal.storage.errors import StorageError
 
+ERRORS_NAME: Final = "network.stderr"
+"""What the last process wrote before and outside its log, `network.log`."""
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 5.0
 _AGAIN_S: Final = 0.1
@@ -34,7 +36,6 @@ _MAX_FAILED_PINGS: Final = 2
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 30.0
 _HEALTHY_S: Final = 60.0
-_MAX_LOG_BYTES: Final = 4 * 1024 * 1024
 # One process for the network: torch comes with hivemind, but computes nothing here.
 _ENVIRONMENT: Final = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -168,8 +169,8 @@ class Supervisor:
             await self._on_started(connection, status)
             self._offer(connection)
             return await self._watch(process, connection)
-        except StorageError as error:
-            return f"{error} (status {process.returncode}), see {self._folder / 'network.log'}"
+        except (StorageError, ValueError) as error:
+            return f"{error}; more is in {self._folder}/network.*"
         finally:
             self._withdraw()
             connection.close()
@@ -196,7 +197,7 @@ class Supervisor:
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, Connection]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with theirs, _open_log(self._folder / "network.log") as log:
+            with theirs, (self._folder / ERRORS_NAME).open("wb") as errors:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
@@ -205,8 +206,8 @@ class Supervisor:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
+                    stdout=errors,
+                    stderr=errors,
                     env={**os.environ, **_ENVIRONMENT},
                 )
         except BaseException:
@@ -237,9 +238,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         except ProcessLookupError:
             _log.debug("nothing is left of the network process")
     await process.wait()
-
-
-def _open_log(path: Path) -> IO[bytes]:
-    # Cut when it is too long; what matters of it is at the end, but a start is seldom.
-    too_long = path.exists() and path.stat().st_size > _MAX_LOG_BYTES
-    return path.open("wb" if too_long else "ab")
