@@ -206,16 +206,16 @@ def swarm(
     peers: Annotated[int | None, typer.Option(help="Peers, instead of the plan's.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds, instead of the plan's.")] = None,
     store: Annotated[
-        str, typer.Option(help="How nodes exchange objects: directory or http.")
+        str, typer.Option(help="How nodes exchange objects: directory, http, s3 or p2p.")
     ] = "directory",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in this folder.")] = False,
 ) -> None:
     """Train with several peers and a validator, each a process, on this machine."""
     from shoal.node.swarm import run_swarm
-    from shoal.node.swarm_setup import StoreKind
+    from shoal.node.swarm_stores import StoreKind
 
     if store not in list(StoreKind):
-        raise ConfigError("command line", "--store", "directory or http", store)
+        raise ConfigError("command line", "--store", "directory, http, s3 or p2p", store)
     _run(
         lambda: run_swarm(
             config,

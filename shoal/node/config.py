@@ -3,10 +3,11 @@
 Guarantees: a loaded value has every field checked; an unknown key, a wrong type or a number out of
 range is a `ConfigError` with file, field, expected and found. Paths in a file are relative to it.
 
-Does not do: take values from the environment (secrets will come from there, and nothing else), or
-merge several files. What must be equal on all nodes is `protocol.manifest.RunManifest`.
+Does not do: take anything but secrets from the environment, or merge several files. What must be
+equal on all nodes is `protocol.manifest.RunManifest`.
 """
 
+import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from shoal.protocol.errors import InvalidManifestError
 from shoal.protocol.manifest import (
     AdmissionSection,
     CodecSection,
+    EndpointsSection,
     ModelSection,
     OuterSection,
     RunSection,
@@ -33,11 +35,51 @@ T = TypeVar("T")
 class StoreConfig:
     """Where the run's objects are."""
 
-    kind: str = one_of("directory", "http", default="directory")
+    kind: str = one_of("directory", "http", "s3", default="directory")
     path: str = ""
     """Root folder of a directory store."""
     url: str = ""
-    """Base of a validator's HTTP service, for kind = "http"."""
+    """Base of a validator's HTTP service, for kind = "http"; with kind = "s3" what a peer announces
+    goes there, because only validators write into the run's bucket."""
+    endpoint: str = ""
+    """Scheme, host and perhaps port of the S3 server, for kind = "s3"."""
+    bucket: str = ""
+    prefix: str = ""
+    """A folder of the bucket; empty: its top."""
+    region: str = "us-east-1"
+    lists_in_order: bool = True
+    """The server lists keys in byte order; SeaweedFS does not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PayloadsConfig:
+    """Where this node's own payloads go."""
+
+    kind: str = one_of("store", "s3", "p2p", default="store")
+    """store: beside the run's objects; s3: a bucket of its own; p2p: served by this node."""
+    provider: str = ""
+    """One of the manifest's `endpoints.providers`, for kind = "s3"."""
+    account: str = ""
+    bucket: str = ""
+    region: str = "us-east-1"
+    local_port: int = bounded(0, 65535, default=0)
+    """What `{port}` stands for in the providers of a run on one machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """The libp2p process; it runs where `enabled` or where payloads are served by p2p."""
+
+    enabled: bool = False
+    """Fetch what other peers serve."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    announce: tuple[str, ...] = ()
+    """Addresses under which others reach this node, if not those it listens on."""
+    seeds: tuple[str, ...] = ()
+    client_mode: bool = False
+    """Nobody can reach this node: outgoing connections only."""
+    use_relay: bool = False
+    map_port: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +109,8 @@ class NodeConfig:
     state_dir: str
     """Checkpoints, downloaded data and the event log."""
     store: StoreConfig
+    payloads: PayloadsConfig = field(default_factory=PayloadsConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     device: str = one_of("cpu", "cuda", default="cpu")
     num_threads: int = bounded(1, 1024, default=1)
@@ -115,6 +159,7 @@ class RunPlan:
     codec: CodecSection = field(default_factory=CodecSection)
     outer: OuterSection = field(default_factory=OuterSection)
     admission: AdmissionSection = field(default_factory=AdmissionSection)
+    endpoints: EndpointsSection = field(default_factory=EndpointsSection)
     genesis: GenesisPlan = field(default_factory=GenesisPlan)
     swarm: SwarmPlan = field(default_factory=SwarmPlan)
 
@@ -140,14 +185,25 @@ def load_node_config(path: Path) -> NodeConfig:
 
 def _resolved(file: Path, store: StoreConfig) -> StoreConfig:
     """The store with an absolute path, and the one key that its kind needs."""
-    needed = {"directory": "path", "http": "url"}[store.kind]
-    if not getattr(store, needed):
-        raise ConfigError(
-            file, f"store.{needed}", f"a value for kind {store.kind}", "a missing key"
-        )
-    if store.kind == "http" and not store.url.startswith(("http://", "https://")):
+    needed = {"directory": ("path",), "http": ("url",), "s3": ("endpoint", "bucket")}[store.kind]
+    for name in needed:
+        if not getattr(store, name):
+            raise ConfigError(file, f"store.{name}", f"a value (kind is {store.kind})", "nothing")
+    if store.url and not store.url.startswith(("http://", "https://")):
         raise ConfigError(file, "store.url", "http://... or https://...", store.url)
     return replace(store, path=str(file.resolve().parent / store.path))
+
+
+def read_s3_secrets() -> tuple[str, str, str] | None:
+    """The only values that come from the environment; None where no key is set.
+
+    Returns:
+        Access key, secret key and session token (empty for a permanent key) of the bucket that
+        this node writes to.
+    """
+    names = ("SHOAL_S3_ACCESS_KEY_ID", "SHOAL_S3_SECRET_ACCESS_KEY", "SHOAL_S3_SESSION_TOKEN")
+    access, secret, token = (os.environ.get(name, "") for name in names)
+    return (access, secret, token) if access and secret else None
 
 
 def load_run_plan(path: Path) -> RunPlan:

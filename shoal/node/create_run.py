@@ -93,6 +93,7 @@ def make_run(
                 keys=tuple(peer.key for peer in validators), threshold=threshold
             ),
             admission=plan.admission,
+            endpoints=plan.endpoints,
             genesis=GenesisSection(
                 root=parameters_root(tensors, values), blob=blobs.describe_bytes(genesis)
             ),

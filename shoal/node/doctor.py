@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -88,16 +89,14 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
     lines.append(_check_disk(manifest, Path(config.state_dir)))
     lines.append(_check_memory(manifest))
     lines.append(_check_device(manifest, config.device))
-    try:
-        places = open_places(config.store)
-    except NodeError as error:
-        lines.append(_failure(DoctorCode.STORE, str(error), "check [store] in node.toml"))
-        return lines
-    try:
-        lines += await _check_store(manifest, config, places)
-    finally:
-        await places.close()
-    return lines
+    fix = "check [store], [payloads] and [network] in node.toml"
+    async with AsyncExitStack() as held:
+        try:
+            identity = load_key(Path(config.key_file))
+            places = await open_places(manifest, config, identity, held)
+        except (NodeError, LocalProtocolError) as error:
+            return [*lines, _failure(DoctorCode.STORE, str(error), fix)]
+        return lines + await _check_store(manifest, config, places)
 
 
 def _ok(code: DoctorCode, found: str) -> Line:

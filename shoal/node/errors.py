@@ -1,6 +1,7 @@
 """What can go wrong in a node, by whose fault it is and how the process ends.
 
     NodeError                     never raised itself; carries the exit code
+      StoppedError                asked to stop before the first round: exit 0
       ConfigError                 a file or an option is wrong: exit 2
       StateInUseError             another process uses the same key or state folder: exit 2
       HaltError                   no round can go on: fork, diverged, key in use elsewhere: exit 3
@@ -22,6 +23,12 @@ class NodeError(Exception):
     """Root; its text is one line for the person at the terminal."""
 
     exit_code = 1
+
+
+class StoppedError(NodeError):
+    """The node was asked to stop before it had begun."""
+
+    exit_code = 0
 
 
 class ConfigError(NodeError):

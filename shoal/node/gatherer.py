@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from shoal.compression import CheckedBody
 from shoal.node.errors import ResourceError
 from shoal.node.run_context import BodyChecker, RunContext
+from shoal.node.store_keys import RUN_STORE
 from shoal.node.telemetry.names import EventName
 from shoal.protocol.announcement import (
     MAX_ANNOUNCEMENT_BYTES,
     AnnouncementType,
+    VerifiedAnnouncement,
+    Where,
     read_announcement,
 )
 from shoal.protocol.chain import ChainHead
@@ -32,6 +35,7 @@ from shoal.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectTooLargeError,
+    RefusedError,
     StorageError,
     StorageFullError,
     StorageUnavailableError,
@@ -94,6 +98,7 @@ class RoundGather:
         roster = run.manifest.roster
         self._roster = None if roster is None else {peer.key.hex() for peer in roster}
         self._started: set[str] = set()
+        self._places: dict[PeerId, Where] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fatal: ResourceError | None = None
         self._complained_at_s = 0.0
@@ -211,19 +216,19 @@ class RoundGather:
     async def _read_attending(self, key: str) -> None:
         peer_hex = key.rsplit("/", 1)[1]
         try:
-            peer, _ = await self._read_announcement(key, peer_hex, AnnouncementType.ATTENDING)
+            read = await self._read_announcement(key, peer_hex, AnnouncementType.ATTENDING)
         except RemoteProtocolError as error:
             self._reject(peer_hex, error.code, error.detail)
         except StorageError:
             self._started.discard(key)
         else:
-            self.attending.add(peer)
+            self.attending.add(read.peer)
             self.changed.set()
 
     async def _read_announcement(
         self, key: str, peer_hex: str, kind: AnnouncementType
-    ) -> tuple[PeerId, bytes]:
-        """The verified author and the payload id of an announcement.
+    ) -> VerifiedAnnouncement:
+        """A peer's announcement.
 
         Raises:
             RemoteProtocolError: the announcement is not what it must be.
@@ -240,18 +245,17 @@ class RoundGather:
         if verified.peer.key.hex() != peer_hex or found is not kind:
             detail = f"announcement of {verified.peer.short}, {found}, under {peer_hex}, {kind}"
             raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, detail)
-        return verified.peer, verified.announcement.payload_id
+        return verified
 
     async def _fetch(self, key: str, seen_at_s: float) -> None:
         """One peer's whole way; the boundary that keeps its faults to itself."""
         peer_hex = key.rsplit("/", 1)[1]
         try:
-            peer, payload_id = await self._read_announcement(
-                key, peer_hex, AnnouncementType.PUBLISHED
-            )
-            payload_key = self.run_context.keys.payload(self.round_id, peer)
-            raw, payload = await self.download(payload_key, peer, kind="payload")
-            _check_announced(payload, peer, payload_id)
+            read = await self._read_announcement(key, peer_hex, AnnouncementType.PUBLISHED)
+            payload_id, where = read.announcement.payload_id, read.announcement.where
+            self._places[read.peer] = where
+            raw, payload = await self.download(where, read.peer, payload_id)
+            _check_announced(payload, read.peer, payload_id)
             if self._keep_copies:
                 await self.keep_copy(payload.payload_id, raw)
         except RemoteProtocolError as error:
@@ -269,16 +273,30 @@ class RoundGather:
             self.accept(payload, raw, announced_at_s=seen_at_s)
 
     async def download(
-        self, key: str, peer: PeerId, *, kind: str
+        self, where: Where, peer: PeerId, payload_id: bytes
     ) -> tuple[bytes, Payload[CheckedBody]]:
-        """Reads and validates one payload.
+        """Reads a payload where it was announced, and validates it.
 
         Raises:
-            PayloadError: what was read is not a valid payload of this round.
+            PayloadError: the place is not allowed, or what was read is not a valid payload of this
+                round.
             StorageError: it could not be read.
         """
         run = self.run_context
-        store = run.store.labelled(peer=peer.short, kind=kind)
+        store = run.read_at(where).labelled(peer=peer.short, kind="payload")
+        key = run.keys.payload_at(where.provider, self.round_id, peer, payload_id)
+        try:
+            return await self._read_payload(store, key)
+        except RefusedError as error:
+            if where.provider == RUN_STORE:
+                raise
+            # A peer's own server that redirects or encodes: that peer's fault.
+            raise PayloadError(ErrorCode(error.code), error.message, peer) from error
+
+    async def _read_payload(
+        self, store: ObjectStore, key: str
+    ) -> tuple[bytes, Payload[CheckedBody]]:
+        run = self.run_context
         try:
             raw = await self._read(store, key, run.manifest.payload_bytes)
         except ObjectTooLargeError as error:
@@ -359,18 +377,24 @@ class RoundGather:
         known = self.accepted.get(entry.peer)
         if known is not None and known.payload.payload_id == entry.payload_id:
             return known.payload
-        keys = self.run_context.keys
-        places = (keys.copy(entry.payload_id), keys.payload(self.round_id, entry.peer))
         while True:
-            for place in places:
+            for read in (self._read_copy, self._read_announced):
                 try:
-                    _, payload = await self.download(place, entry.peer, kind="copy")
+                    _, payload = await read(entry)
                 except (RemoteProtocolError, StorageError) as error:
-                    self._complain(f"counted payload of {entry.peer.short}: {place}: {error}")
+                    self._complain(f"counted payload of {entry.peer.short}: {error}")
                     continue
                 if payload.payload_id == entry.payload_id:
                     return payload
             await asyncio.sleep(self.run_context.limits.poll_s)
+
+    async def _read_copy(self, entry: CountedPayload) -> tuple[bytes, Payload[CheckedBody]]:
+        store = self.run_context.store.labelled(peer=entry.peer.short, kind="copy")
+        return await self._read_payload(store, self.run_context.keys.copy(entry.payload_id))
+
+    async def _read_announced(self, entry: CountedPayload) -> tuple[bytes, Payload[CheckedBody]]:
+        where = self._places.get(entry.peer, Where(provider=RUN_STORE))
+        return await self.download(where, entry.peer, entry.payload_id)
 
     def _complain(self, message: str) -> None:
         now_s = self.run_context.clock.now_s()

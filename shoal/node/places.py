@@ -1,28 +1,41 @@
-"""Where a node finds the run's objects, and where its own payloads go.
+"""Where a node finds the run's objects and others' payloads, and where its own payloads go.
 
-Guarantees: the run's objects (manifest, records, announcements, copies) come from one store; a
-peer's payload is read from where its verified announcement says, and only if that is a place that
-the manifest or this node's configuration knows: a peer never supplies an address that is used as it
-stands.
+Guarantees: a peer's payload is read from where its verified announcement says, and only if that is
+a place that the manifest knows: a provider of its list (host from the template, addresses checked,
+anonymous, no redirect), a libp2p address, or the run's own store. A peer never supplies an address
+that is used as it stands. This node's secrets go to its own bucket and nowhere else.
 
 Does not do: move bytes (the stores do) or count them (the meter does).
 """
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.node.config import StoreConfig
-from shoal.node.errors import ResourceError
-from shoal.node.publisher import RUN_STORE
-from shoal.node.store_keys import StoreKeys
+from shoal.node.config import NodeConfig, StoreConfig, read_s3_secrets
+from shoal.node.errors import ConfigError, ResourceError
+from shoal.node.network.client import NetworkClient
+from shoal.node.network.messages import Start
+from shoal.node.network.p2p_store import P2PStore
+from shoal.node.store_keys import P2P, RUN_STORE, StoreKeys
 from shoal.protocol.announcement import Where
 from shoal.protocol.errors import ErrorCode, PayloadError
+from shoal.protocol.identity import Identity
+from shoal.protocol.manifest import RunManifest
 from shoal.storage.directory import DirectoryStore
-from shoal.storage.errors import StorageError
+from shoal.storage.endpoints import EndpointTemplate, endpoint_for
+from shoal.storage.errors import RefusedError, StorageError
 from shoal.storage.http import HttpStore
 from shoal.storage.object_store import ObjectStore
+from shoal.storage.s3 import S3Store
+from shoal.storage.s3_config import S3Config, S3Credentials
+from shoal.storage.split import SplitStore
+
+_MAX_READERS = 64
+_NETWORK_START_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,62 +44,231 @@ class Places:
 
     run: ObjectStore
     """The run's objects."""
+    own: ObjectStore
+    """Where this node's payloads go."""
+    own_where: Where
+    """How that place is announced."""
+    read_at: Callable[[Where], ObjectStore]
+    """The store of an announced place; raises PayloadError for one that is not allowed."""
     time_s: Callable[[str], Awaitable[float]]
     """The store's clock, unix seconds; the key is one that this node may write to find out."""
     probe_upload: Callable[[StoreKeys, bytes], Awaitable[None]]
     """Sends bytes where payloads go, for measuring; nothing of them stays."""
-    close: Callable[[], Awaitable[None]]
-
-    def reader(self, where: Where) -> ObjectStore:
-        """The store that holds a payload announced as being at `where`.
-
-        Raises:
-            PayloadError: E_HOST_NOT_ALLOWED, no such place is known.
-        """
-        if where.provider == RUN_STORE:
-            return self.run
-        raise PayloadError(
-            ErrorCode.E_HOST_NOT_ALLOWED, f"no provider {where.provider!r} is known in this run"
-        )
 
 
-def open_places(config: StoreConfig) -> Places:
+async def open_places(
+    manifest: RunManifest, config: NodeConfig, identity: Identity, held: AsyncExitStack
+) -> Places:
     """Opens what the configuration names.
 
+    Args:
+        manifest: of the run: its providers.
+        config: of this node.
+        identity: signs what the network process tells others.
+        held: closes everything that was opened.
+
     Raises:
-        ResourceError: it cannot be used.
+        ConfigError: the configuration does not fit the manifest.
+        ResourceError: a store cannot be used.
     """
-    if config.kind == "http":
-        store = HttpStore(config.url)
-        return Places(
-            run=store,
-            time_s=lambda _: store.server_time_s(),
-            probe_upload=lambda _, data: store.put_to_sink(data),
-            close=store.close,
-        )
     try:
-        folder = DirectoryStore(Path(config.path))
-    except StorageError as error:
+        run, inbox = _open_run_store(config.store, held)
+        network = await _start_network(manifest, config, identity, held)
+        own, where = await _own_place(manifest, config, run, network, held)
+    except (StorageError, ValueError) as error:
         raise ResourceError(str(error)) from error
+    readers = Readers(manifest, config, run, network)
+    held.callback(readers.close)
     return Places(
-        run=folder,
-        time_s=lambda key: _time_of_a_write(folder, key),
-        probe_upload=lambda keys, data: _write_and_delete(folder, keys, data),
-        close=_nothing,
+        run=run,
+        own=own,
+        own_where=where,
+        read_at=readers.find,
+        time_s=lambda key: _store_time_s(inbox, run, key),
+        probe_upload=lambda keys, data: _probe_upload(inbox, own, keys, data),
     )
 
 
-async def _time_of_a_write(store: ObjectStore, key: str) -> float:
+def _open_run_store(
+    config: StoreConfig, held: AsyncExitStack
+) -> tuple[ObjectStore, HttpStore | None]:
+    """The run's store, and the validator's HTTP service where this node goes through it."""
+    inbox = HttpStore(config.url) if config.url else None
+    if inbox is not None:
+        held.push_async_callback(inbox.close)
+    if config.kind == "directory":
+        return DirectoryStore(Path(config.path)), None
+    if config.kind == "http" and inbox is not None:
+        return inbox, inbox
+    found = read_s3_secrets() if inbox is None else None
+    bucket = S3Store(
+        S3Config(
+            endpoint_url=config.endpoint,
+            bucket=config.bucket,
+            prefix=config.prefix,
+            region=config.region,
+            lists_in_order=config.lists_in_order,
+            # This node's own configuration may name any server, also one in its own network.
+            allow_private=True,
+        ),
+        _credentials(found),
+    )
+    held.callback(bucket.close)
+    return (bucket, None) if inbox is None else (SplitStore(bucket, inbox), inbox)
+
+
+async def _start_network(
+    manifest: RunManifest, config: NodeConfig, identity: Identity, held: AsyncExitStack
+) -> NetworkClient | None:
+    section = config.network
+    if not (section.enabled or config.payloads.kind == P2P):
+        return None
+    roster = manifest.roster
+    options = Start(
+        folder=str(Path(config.state_dir) / "network"),
+        run_id=manifest.run_id,
+        round_ms=int(manifest.timing.round_seconds * 1000),
+        listen=section.listen,
+        announce=section.announce,
+        seeds=section.seeds,
+        client_mode=section.client_mode,
+        use_relay=section.use_relay,
+        map_port=section.map_port,
+        allow_private=manifest.endpoints.allow_loopback,
+        roster=() if roster is None else tuple(sorted(peer.key.hex() for peer in roster)),
+    )
+    return await held.enter_async_context(NetworkClient(options, identity))
+
+
+async def _own_place(
+    manifest: RunManifest,
+    config: NodeConfig,
+    run: ObjectStore,
+    network: NetworkClient | None,
+    held: AsyncExitStack,
+) -> tuple[ObjectStore, Where]:
+    payloads = config.payloads
+    if payloads.kind == "s3":
+        where = Where(provider=payloads.provider, account=payloads.account, bucket=payloads.bucket)
+        found = read_s3_secrets()
+        if found is None:
+            expected = "SHOAL_S3_ACCESS_KEY_ID and SHOAL_S3_SECRET_ACCESS_KEY in the environment"
+            raise ConfigError("node.toml", "payloads.kind s3", expected, "no key")
+        bucket = _bucket_at(manifest, config, where, _credentials(found))
+        held.callback(bucket.close)
+        return bucket, where
+    if payloads.kind == P2P and network is not None:
+        status = await network.status(_NETWORK_START_S)
+        address = f"{status.addresses[0]}/p2p/{status.peer_id}" if status.addresses else ""
+        return _served_by(network, ()), Where(provider=P2P, address=address)
+    return run, Where(provider=RUN_STORE)
+
+
+def _credentials(found: tuple[str, str, str] | None) -> S3Credentials | None:
+    if found is None:
+        return None
+    access, secret, token = found
+    return S3Credentials(access_key=access, secret_key=secret, session_token=token)
+
+
+def _bucket_at(
+    manifest: RunManifest, config: NodeConfig, where: Where, credentials: S3Credentials | None
+) -> S3Store:
+    """The bucket that an announcement names, through the manifest's templates.
+
+    Raises:
+        RefusedError: the place is not allowed; has the code.
+    """
+    section, port = manifest.endpoints, config.payloads.local_port
+    templates = {
+        provider.name: EndpointTemplate(
+            url=provider.url,
+            port=port if "{port}" in provider.url else None,
+            allow_loopback=section.allow_loopback,
+        )
+        for provider in section.providers
+    }
+    url = endpoint_for(where.provider, where.account, where.bucket, templates)
+    config_s3 = S3Config(
+        endpoint_url=url,
+        bucket=where.bucket,
+        region=config.payloads.region,
+        allow_loopback=section.allow_loopback,
+    )
+    return S3Store(config_s3, credentials)
+
+
+def _served_by(network: NetworkClient, source: tuple[str, ...]) -> P2PStore:
+    async def find(_: bytes) -> list[tuple[str, ...]]:
+        return [source] if source else []
+
+    # Payload ids are hashes of headers, not of all bytes: the payload's own check follows.
+    return P2PStore(network, find, named_by_hash=False)
+
+
+class Readers:
+    """The stores of announced places, made when they are first named; the oldest are closed."""
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        config: NodeConfig,
+        run: ObjectStore,
+        network: NetworkClient | None,
+    ) -> None:
+        self._manifest = manifest
+        self._config = config
+        self._run = run
+        self._network = network
+        self._buckets: OrderedDict[Where, S3Store] = OrderedDict()
+        self._retired: list[S3Store] = []
+
+    def find(self, where: Where) -> ObjectStore:
+        """The store that holds a payload announced as being at `where`.
+
+        Raises:
+            PayloadError: no such place is allowed in this run; has the code.
+        """
+        if where.provider == RUN_STORE:
+            return self._run
+        if where.provider == P2P:
+            if self._network is None:
+                detail = "this node runs no libp2p process ([network] enabled = true)"
+                raise PayloadError(ErrorCode.E_HOST_NOT_ALLOWED, detail)
+            return _served_by(self._network, (where.address,))
+        return self._bucket(where)
+
+    def _bucket(self, where: Where) -> S3Store:
+        if where not in self._buckets:
+            try:
+                self._buckets[where] = _bucket_at(self._manifest, self._config, where, None)
+            except RefusedError as error:
+                raise PayloadError(ErrorCode(error.code), error.message) from error
+            if len(self._buckets) > _MAX_READERS:
+                self._retired.append(self._buckets.popitem(last=False)[1])
+        self._buckets.move_to_end(where)
+        return self._buckets[where]
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for bucket in (*self._retired, *self._buckets.values()):
+            bucket.close()
+
+
+async def _store_time_s(inbox: HttpStore | None, run: ObjectStore, key: str) -> float:
     """The store's clock as it stamps a small object; shows too that this node may write."""
-    await store.put(key, b"hello", overwrite=True)
-    return (await store.head(key)).modified_at_s
+    if inbox is not None:
+        return await inbox.server_time_s()
+    await run.put(key, b"hello", overwrite=True)
+    return (await run.head(key)).modified_at_s
 
 
-async def _write_and_delete(store: ObjectStore, keys: StoreKeys, data: bytes) -> None:
-    key = keys.probe(secrets.token_hex(16))
-    await store.put(key, data)
-    await store.delete(key)
-
-
-async def _nothing() -> None:
-    """A folder needs no closing."""
+async def _probe_upload(
+    inbox: HttpStore | None, own: ObjectStore, keys: StoreKeys, data: bytes
+) -> None:
+    if own is inbox and inbox is not None:
+        await inbox.put_to_sink(data)
+        return
+    key = keys.probe(secrets.token_hex(32))
+    await own.put(key, data)
+    await own.delete(key)

@@ -8,7 +8,7 @@ Does not do: make payloads.
 """
 
 from shoal.node.run_context import RunContext
-from shoal.protocol.announcement import Announcement, AnnouncementType, Where, build_announcement
+from shoal.protocol.announcement import Announcement, AnnouncementType, build_announcement
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.storage.errors import (
     ObjectExistsError,
@@ -18,8 +18,6 @@ from shoal.storage.errors import (
 from shoal.storage.object_store import ObjectStore
 
 OWN = "own"
-RUN_STORE = "run-store"
-"""The payload is in the store that the run's records are in, under the computed key."""
 
 
 async def attend(run: RunContext, round_id: int) -> None:
@@ -29,7 +27,7 @@ async def attend(run: RunContext, round_id: int) -> None:
         StorageError: the store did not take it.
     """
     raw = _announce(run, round_id, AnnouncementType.ATTENDING, b"")
-    await _put_once(run, run.keys.attending(round_id, run.me), raw, "announcement")
+    await _tell(run, run.keys.attending(round_id, run.me), raw)
 
 
 async def publish(run: RunContext, round_id: int, payload_id: bytes, raw: bytes) -> None:
@@ -39,15 +37,16 @@ async def publish(run: RunContext, round_id: int, payload_id: bytes, raw: bytes)
         RemoteProtocolError: E_KEY_IN_USE, another payload of this key is there.
         StorageError: the store did not take it.
     """
-    key = run.keys.payload(round_id, run.me)
-    await _put_once(run, key, raw, "payload")
-    info = await run.store.labelled(peer=OWN, kind="payload").head(key)
+    key = run.keys.payload_at(run.own_where.provider, round_id, run.me, payload_id)
+    store = run.own.labelled(peer=OWN, kind="payload")
+    await _put_once(run, store, key, raw)
+    info = await store.head(key)
     if info.num_bytes != len(raw):
         raise StorageUnavailableError(
             f"read back {info.num_bytes} bytes of a payload of {len(raw)}", key
         )
     announcement = _announce(run, round_id, AnnouncementType.PUBLISHED, payload_id)
-    await _put_once(run, run.keys.published(round_id, run.me), announcement, "announcement")
+    await _tell(run, run.keys.published(round_id, run.me), announcement)
 
 
 def _announce(run: RunContext, round_id: int, kind: AnnouncementType, payload_id: bytes) -> bytes:
@@ -62,13 +61,16 @@ def _announce(run: RunContext, round_id: int, kind: AnnouncementType, payload_id
             payload_id=payload_id,
             num_bytes=run.manifest.payload_bytes if published else 0,
             sequence=round_id,
-            where=Where(provider=RUN_STORE),
+            where=run.own_where,
         ),
     )
 
 
-async def _put_once(run: RunContext, key: str, raw: bytes, kind: str) -> None:
-    store = run.store.labelled(peer=OWN, kind=kind)
+async def _tell(run: RunContext, key: str, raw: bytes) -> None:
+    await _put_once(run, run.store.labelled(peer=OWN, kind="announcement"), key, raw)
+
+
+async def _put_once(run: RunContext, store: ObjectStore, key: str, raw: bytes) -> None:
     try:
         await store.put(key, raw)
     except ObjectExistsError as error:

@@ -3,6 +3,7 @@
 Guarantees: made once at start, immutable; the codec's own length equals the manifest's.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.compression import (
@@ -15,8 +16,9 @@ from shoal.compression import (
 )
 from shoal.node.clock import Clock
 from shoal.node.errors import ConfigError
-from shoal.node.store_keys import StoreKeys
+from shoal.node.store_keys import RUN_STORE, StoreKeys
 from shoal.node.telemetry.event_log import EventLog
+from shoal.protocol.announcement import Where
 from shoal.protocol.closing import TimeLimits, derive_limits
 from shoal.protocol.errors import ErrorCode, PayloadError
 from shoal.protocol.identity import Identity, PeerId
@@ -62,6 +64,12 @@ class RunContext:
     manifest: RunManifest
     identity: Identity
     store: MeteredStore
+    own: MeteredStore
+    """Where this node's own payloads go."""
+    own_where: Where
+    """What an announcement says about that place."""
+    read_at: Callable[[Where], MeteredStore]
+    """The store of a place that a verified announcement names; raises PayloadError for others."""
     meter: Meter
     """Counts the store's bytes; its clock measures all durations."""
     clock: Clock
@@ -78,6 +86,13 @@ class RunContext:
         return self.identity.peer
 
 
+def _only_run_store(store: ObjectStore, where: Where) -> ObjectStore:
+    if where.provider == RUN_STORE:
+        return store
+    detail = f"no provider {where.provider!r} is known in this run"
+    raise PayloadError(ErrorCode.E_HOST_NOT_ALLOWED, detail)
+
+
 def make_context(
     manifest: RunManifest,
     identity: Identity,
@@ -86,13 +101,27 @@ def make_context(
     meter: Meter,
     clock: Clock,
     log: EventLog,
+    own: tuple[ObjectStore, Where] | None = None,
+    read_at: Callable[[Where], ObjectStore] | None = None,
 ) -> RunContext:
     """Derives everything that follows from the manifest.
+
+    Args:
+        manifest: of the run.
+        identity: this node's.
+        store: the run's objects.
+        meter: counts all bytes.
+        clock: wall clock.
+        log: for events.
+        own: where own payloads go and how that is announced; None: into the run's store.
+        read_at: finds the store of an announced place; None: only the run's store is known.
 
     Raises:
         ConfigError: the manifest's body length is not what this codec makes of its tensors, or it
             can make nothing of them.
     """
+    own_store, own_where = own or (store, Where(provider=RUN_STORE))
+    find = read_at or (lambda where: _only_run_store(store, where))
     try:
         layout = BodyLayout(make_spec(manifest.codec), manifest.sizes)
     except SpecMismatchError as error:
@@ -110,6 +139,9 @@ def make_context(
         manifest=manifest,
         identity=identity,
         store=MeteredStore(store, meter),
+        own=MeteredStore(own_store, meter),
+        own_where=own_where,
+        read_at=lambda where: MeteredStore(find(where), meter),
         meter=meter,
         clock=clock,
         log=log,

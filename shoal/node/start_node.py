@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,13 @@ from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.clock import MAX_CLOCK_ERROR_S, Clock, SystemClock
 from shoal.node.config import NodeConfig
 from shoal.node.data_source import DataSource, open_data
-from shoal.node.errors import CheckpointError, ConfigError, HaltError, ResourceError
+from shoal.node.errors import (
+    CheckpointError,
+    ConfigError,
+    HaltError,
+    ResourceError,
+    StoppedError,
+)
 from shoal.node.inbox import serving
 from shoal.node.local_state import LocalState, from_snapshot
 from shoal.node.locks import lock_file, lock_folder
@@ -81,7 +87,7 @@ async def run_node(
         LocalProtocolError: the key file is not usable.
     """
     state_dir = Path(config.state_dir)
-    with ExitStack() as held:
+    async with AsyncExitStack() as held:
         held.enter_context(lock_file(Path(config.key_file), "the key"))
         held.enter_context(lock_folder(state_dir, "the state folder"))
         identity = load_key(Path(config.key_file))
@@ -89,7 +95,10 @@ async def run_node(
         clock = SystemClock(config.clock_offset_s)
         log = _open_log(state_dir / EVENTS_FILE, clock)
         held.callback(log.close)
-        places = open_places(config.store)
+        await held.enter_async_context(
+            node_page(config.web, log, _run_facts(manifest), clock.now_s)
+        )
+        places = await open_places(manifest, config, identity, held)
         run = make_context(
             manifest,
             identity,
@@ -97,14 +106,12 @@ async def run_node(
             meter=Meter(time.monotonic),
             clock=clock,
             log=log,
+            own=(places.own, places.own_where),
+            read_at=places.read_at,
         )
-        try:
-            async with node_page(config.web, log, _run_facts(manifest), clock.now_s):
-                await _patiently(lambda: check_clock(run, places), stop)
-                torch.set_num_threads(config.num_threads)
-                return await _run(run, config, places, validates=validates, stop=stop)
-        finally:
-            await places.close()
+        await _patiently(lambda: check_clock(run, places), stop)
+        torch.set_num_threads(config.num_threads)
+        return await _run(run, config, places, validates=validates, stop=stop)
 
 
 async def _run(
@@ -233,7 +240,11 @@ def _open_log(path: Path, clock: Clock) -> EventLog:
 
 
 async def _patiently(work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
-    """Repeats `work` while the store does not answer; a node never ends for want of others."""
+    """Repeats `work` while the store does not answer; a node never ends for want of others.
+
+    Raises:
+        StoppedError: `stop` was set meanwhile.
+    """
     pause_s = 1.0
     while not stop.is_set():
         try:
@@ -244,7 +255,7 @@ async def _patiently(work: Callable[[], Awaitable[None]], stop: asyncio.Event) -
                 async with asyncio.timeout(pause_s):
                     await stop.wait()
             pause_s = min(pause_s * 1.5, 30.0)
-    return None
+    raise StoppedError("stopped before the first round")
 
 
 async def check_clock(run: RunContext, places: Places) -> None:

@@ -17,6 +17,11 @@ from dataclasses import dataclass
 
 from shoal.protocol.identity import PeerId
 
+RUN_STORE = "run-store"
+"""Provider of an announcement: the payload is where the run's records are."""
+P2P = "p2p"
+"""Provider of an announcement: the payload is served by peers, by its id."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreKeys:
@@ -40,6 +45,12 @@ class StoreKeys:
     def payload(self, round_id: int, peer: PeerId) -> str:
         """A peer's payload."""
         return f"{self._run}/peers/{peer.key.hex()}/payloads/{round_id:08d}"
+
+    def payload_at(self, provider: str, round_id: int, peer: PeerId, payload_id: bytes) -> str:
+        """A peer's payload in the terms of the place that it was announced at."""
+        if provider == P2P:
+            return self.copy(payload_id)
+        return self.payload(round_id, peer)
 
     def hello(self, peer: PeerId) -> str:
         """A small object that a node writes at start."""

@@ -30,12 +30,12 @@ from shoal.node.start_node import EVENTS_FILE
 from shoal.node.swarm_events import NodeView
 from shoal.node.swarm_report import write_report
 from shoal.node.swarm_setup import (
-    StoreKind,
     SwarmFolder,
     claim_folder,
     load_swarm_plan,
     set_up_swarm,
 )
+from shoal.node.swarm_stores import StoreKind, open_swarm_store, with_endpoints
 from shoal.node.swarm_view import SwarmView
 
 _POLL_S = 0.25
@@ -59,22 +59,28 @@ class SwarmStoppedError(NodeError):
 class NodeProcess:
     """One node's process."""
 
-    def __init__(self, folder: Path, manifest_file: Path, verb: str) -> None:
+    def __init__(
+        self, folder: Path, manifest_file: Path, verb: str, secrets: dict[str, str] | None
+    ) -> None:
         self.folder = folder
         self.view = NodeView(name=folder.name, log=folder / "state" / EVENTS_FILE)
         self._command = [
             sys.executable, "-m", "shoal", verb, str(manifest_file.resolve()),
             "--config", str((folder / "node.toml").resolve()), "--leave-with-parent",
         ]  # fmt: skip
+        self._secrets = secrets or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._serves = verb == "validate"
         self._released = False
+        self.num_looks_after_end = 0
+        """How often it was found to have ended well before the last round."""
         self._progress = 0
         self._num_futile = 0
 
     def start(self) -> None:
         """Starts the process; its output goes to node.log."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment |= self._secrets
         with (self.folder / "node.log").open("ab") as log:
             # A session of its own: Ctrl+C at the terminal reaches the parent alone.
             self._process = subprocess.Popen(  # noqa: S603  # our own program
@@ -142,14 +148,18 @@ async def run_swarm(
     """
     console = Console(width=None if sys.stdout.isatty() else 100)
     # Before the folder is touched: a slip of the pen must not cost a run.
-    plan = load_swarm_plan(plan_file, num_peers, num_rounds)
+    plan = with_endpoints(load_swarm_plan(plan_file, num_peers, num_rounds), store)
     with claim_folder(root, fresh=fresh):
-        console.print("setting up: tokenizer, shards, genesis, manifest", highlight=False)
-        folder = await asyncio.to_thread(set_up_swarm, plan, root, store)
-        _introduce(console, folder)
-        nodes = [NodeProcess(path, folder.manifest_file, "validate") for path in folder.validators]
-        nodes += [NodeProcess(path, folder.manifest_file, "join") for path in folder.peers]
-        stopped = await _run_nodes(console, folder, nodes)
+        console.print("setting up: store, tokenizer, shards, genesis, manifest", highlight=False)
+        async with open_swarm_store(store, root, plan.swarm.num_peers) as stores:
+            folder = await set_up_swarm(plan, root, stores)
+            _introduce(console, folder)
+            nodes = [
+                NodeProcess(path, folder.manifest_file, verb, stores.environments.get(path.name))
+                for verb, paths in (("validate", folder.validators), ("join", folder.peers))
+                for path in paths
+            ]
+            stopped = await _run_nodes(console, folder, nodes)
         identical = write_report(console, folder, [node.view for node in nodes])
     if stopped:
         raise SwarmStoppedError("stopped before the last round; the same command resumes")
@@ -241,6 +251,8 @@ def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) 
             view.say(f"{node.view.name} was killed by signal {-code}; starting it again")
             node.start()
             running = True
+        elif code == 0 and not stop.is_set():
+            _on_leaving(view, node, stop)
         elif code != 0 and not stop.is_set():
             words = node.last_words().removeprefix("shoal: ")
             error = SwarmFailedError(
@@ -250,6 +262,19 @@ def _revive(view: SwarmView, nodes: Sequence[NodeProcess], stop: asyncio.Event) 
                 error.exit_code = code
             raise error
     return running
+
+
+def _on_leaving(view: SwarmView, node: NodeProcess, stop: asyncio.Event) -> None:
+    """Somebody stopped one node: peers are free to leave; without the validator no round closes."""
+    # At the second look its event log has been read to the end: now it is known not to be finished.
+    node.num_looks_after_end += 1
+    if node.num_looks_after_end != 2:
+        return
+    consequence = "the others go on without it"
+    if node.view.role == "validator":
+        consequence = "no round closes without it, so all leave"
+        stop.set()
+    view.say(f"{node.view.name} was stopped before the last round; {consequence}")
 
 
 async def _end(nodes: Sequence[NodeProcess]) -> None:

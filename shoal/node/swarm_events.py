@@ -33,6 +33,8 @@ class NodeView:
     reports: dict[int, Report] = field(default_factory=dict)
     """By round; a replay after a restart does not replace the first report."""
     rejected: dict[str, int] = field(default_factory=dict)
+    published_bytes: list[int] = field(default_factory=list)
+    """Lengths of the payloads that this node published."""
     num_skipped: int = 0
     """Lines that were no event."""
     _offset: int = 0
@@ -74,6 +76,7 @@ class NodeView:
             self.phase = "uploading"
         elif name == EventName.PAYLOAD_PUBLISHED:
             self.phase = "waiting"
+            self.published_bytes.append(_int(event, "num_bytes"))
         elif name == EventName.PAYLOAD_REJECTED:
             code = str(event["code"])
             self.rejected[code] = self.rejected.get(code, 0) + 1

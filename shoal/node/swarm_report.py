@@ -57,7 +57,7 @@ def write_report(console: Console, folder: SwarmFolder, nodes: Sequence[NodeView
     rows = [summarize(node) for node in peers]
     roots = {node.parameters_root for node in nodes}
     identical = len(roots) == 1 and "" not in roots
-    sizes = payload_sizes(folder)
+    sizes = payload_sizes(folder) or [n for node in nodes for n in node.published_bytes]
     _print_tables(console, rows)
     _print_bytes(console, folder, sizes)
     _print_losses(console, rows, nodes)
@@ -69,9 +69,12 @@ def write_report(console: Console, folder: SwarmFolder, nodes: Sequence[NodeView
         text = f"parameters identical on all {len(nodes)} nodes: {next(iter(roots))}"
         console.print(text, style="bold green", highlight=False, soft_wrap=True)
     else:
+        # Nodes that were stopped in different rounds have different parameters: nothing is wrong.
+        style = "red" if all(node.finished for node in nodes) else ""
         for node in nodes:
             root = node.parameters_root or "not known (did not end cleanly)"
-            console.print(f"{node.name}: parameters {root}", style="red", soft_wrap=True)
+            text = f"{node.name}: after round {max(node.reports, default=0)} parameters {root}"
+            console.print(text, style=style, highlight=False, soft_wrap=True)
     _write_summary(folder, rows, roots, sizes)
     return identical
 
@@ -107,7 +110,7 @@ def summarize(node: NodeView) -> PeerSummary:
 
 
 def payload_sizes(folder: SwarmFolder) -> list[int]:
-    """Lengths in bytes of all payload files in the store."""
+    """Lengths in bytes of all payload files, where payloads are files of a store in the folder."""
     root = folder.root / "store"
     return [p.stat().st_size for p in sorted(root.glob("**/payloads/**/*")) if p.is_file()]
 
@@ -180,7 +183,7 @@ def _print_bytes(console: Console, folder: SwarmFolder, sizes: Sequence[int]) ->
     expected = folder.manifest.payload_bytes
     same = "all" if set(sizes) <= {expected} else "NOT all"
     console.print(
-        f"payloads on disk: {len(sizes)} files, {same} of exactly {expected:,} bytes; the same "
+        f"payloads as stored: {len(sizes)}, {same} of exactly {expected:,} bytes; the same "
         f"update as dense fp32: {dense:,} bytes, {dense / expected:.1f} times as many",
         highlight=False,
         soft_wrap=True,

@@ -2,7 +2,7 @@
 
     <run-dir>/manifest.json
     <run-dir>/data/                        token shards and tokenizer
-    <run-dir>/store/                       the embedded object store
+    <run-dir>/store/ or s3/                the embedded object store, or the S3 server's folder
     <run-dir>/nodes/<name>/key.pem, node.toml, state/, node.log
 
 Guarantees: an interrupted set-up leaves no folder that looks whole (the manifest comes last), a
@@ -11,10 +11,8 @@ folder that is no swarm's is never emptied, existing keys are kept. Does not do:
 
 import asyncio
 import shutil
-import socket
 import time
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
@@ -24,25 +22,14 @@ from shoal.node.create_run import admit, make_run, prepare_data, store_run
 from shoal.node.errors import ConfigError, ResourceError
 from shoal.node.locks import LOCK_NAME, lock_folder
 from shoal.node.manifest_file import load_manifest
+from shoal.node.swarm_stores import SwarmStore, write_node_toml
 from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.identity import PeerId, generate, load_key, parse_peer_text, save_key
 from shoal.protocol.manifest import RunManifest
 from shoal.storage.directory import DirectoryStore
 from shoal.storage.errors import StorageError
 from shoal.storage.meter import Meter, MeteredStore
-
-_NODE_TOML = """\
-key_file = "key.pem"
-state_dir = "state"
-num_threads = 1
-
-"""
-_DIRECTORY_TOML = """\
-[store]
-kind = "directory"
-path = "../../store"
-"""
-
+from shoal.storage.object_store import ObjectStore
 
 _MARK = b"swarm of shoal\n"
 """What a lock file says, so that a folder of something else is never taken for a swarm's."""
@@ -50,6 +37,7 @@ _OWN_NAMES = (
     "manifest.json",
     "nodes",
     "store",
+    "s3",
     "data",
     "report.png",
     "summary.json",
@@ -57,15 +45,6 @@ _OWN_NAMES = (
 )
 _MAX_PEERS = 255
 _MAX_ROUNDS = 10_000_000
-
-
-class StoreKind(StrEnum):
-    """How the nodes of a swarm exchange their objects."""
-
-    DIRECTORY = "directory"
-    """All read and write one folder."""
-    HTTP = "http"
-    """Only the validator has a store; peers use its HTTP service and inbox."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,33 +89,37 @@ def load_swarm_plan(plan_file: Path, num_peers: int | None, num_rounds: int | No
     return plan
 
 
-def set_up_swarm(plan: RunPlan, root: Path, store: StoreKind) -> SwarmFolder:
+async def set_up_swarm(plan: RunPlan, root: Path, stores: SwarmStore) -> SwarmFolder:
     """Makes or finds the folder of a swarm.
 
     Args:
         plan: of `load_swarm_plan`.
         root: the folder, claimed.
-        store: how the nodes exchange their objects; asked for when the folder is new.
+        stores: what the nodes exchange their objects through, open.
 
     Raises:
         ConfigError: the plan is wrong, or not that of the run that is there.
-        ResourceError: the disk is full or not writable.
+        ResourceError: the disk is full or not writable, or the store does not take the run.
         DataError: a text is not usable.
     """
     manifest_file = root / "manifest.json"
     if manifest_file.exists():
         _check_same(plan, load_manifest(manifest_file), manifest_file)
     try:
-        served, used = _store_tomls(store)
-        validator = _node_folder(root, "validator-0", served)
-        count = plan.swarm.num_peers
-        folders = tuple(_node_folder(root, f"peer-{i}", used) for i in range(count))
+        validator = _node_folder(root, "validator-0", stores.validator_toml)
+        peers = tuple(
+            _node_folder(root, f"peer-{i}", toml) for i, toml in enumerate(stores.peer_tomls)
+        )
         if not manifest_file.exists():
-            _create(plan, root, validator, folders)
+            roster = tuple(load_key(folder / "key.pem").peer for folder in peers)
+            signer = load_key(validator / "key.pem").peer
+            await _init(
+                admit(plan, roster), stores.store, manifest_file, (signer,), root / "data", 1
+            )
     except OSError as error:
         raise ResourceError(f"{root}: {error.strerror}") from error
     return SwarmFolder(
-        root=root, manifest=load_manifest(manifest_file), validators=(validator,), peers=folders
+        root=root, manifest=load_manifest(manifest_file), validators=(validator,), peers=peers
     )
 
 
@@ -152,7 +135,7 @@ def _check_same(plan: RunPlan, manifest: RunManifest, file: Path) -> None:
         "swarm.num_peers": len(manifest.admission.peers),
         "data.seq_len": manifest.data.seq_len,
     }
-    for name in ("run", "model", "codec", "training", "outer", "timing"):
+    for name in ("run", "model", "codec", "training", "outer", "timing", "endpoints"):
         mine, theirs = getattr(plan, name), getattr(manifest, name)
         wanted |= {f"{name}.{f.name}": getattr(mine, f.name) for f in fields(mine)}
         there |= {f"{name}.{f.name}": getattr(theirs, f.name) for f in fields(theirs)}
@@ -214,31 +197,13 @@ def _remove_files(root: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _store_tomls(store: StoreKind) -> tuple[str, str]:
-    """What the validator's and the peers' node.toml say about stores."""
-    if store is StoreKind.DIRECTORY:
-        return _DIRECTORY_TOML, _DIRECTORY_TOML
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    served = f'{_DIRECTORY_TOML}\n[serve]\nlisten = "{address}"\n'
-    return served, f'[store]\nkind = "http"\nurl = "http://{address}"\n'
-
-
-def _node_folder(root: Path, name: str, store_toml: str) -> Path:
+def _node_folder(root: Path, name: str, stores_toml: str) -> Path:
     folder = root / "nodes" / name
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "key.pem").exists():
         save_key(folder / "key.pem", generate())
-    if not (folder / "node.toml").exists():
-        write_atomically(folder / "node.toml", (_NODE_TOML + store_toml).encode())
+    write_node_toml(folder, stores_toml)
     return folder
-
-
-def _create(plan: RunPlan, root: Path, validator: Path, peers: tuple[Path, ...]) -> None:
-    roster = tuple(load_key(folder / "key.pem").peer for folder in peers)
-    signer = load_key(validator / "key.pem").peer
-    _init(admit(plan, roster), root / "store", root / "manifest.json", (signer,), root / "data", 1)
 
 
 def init_run(
@@ -262,7 +227,18 @@ def init_run(
     plan = load_run_plan(plan_file)
     if out.exists():
         raise ConfigError(out, "--out", "a file that does not exist yet", "an existing file")
-    return _init(plan, store, out, tuple(_peer(text) for text in validators), work, threshold)
+    if threshold != 1:
+        expected = "1: the agreement of several validators is not built yet"
+        raise ConfigError("command line", "--threshold", expected, str(threshold))
+    ids = tuple(_peer(text) for text in validators)
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        target = DirectoryStore(store)
+    except OSError as error:
+        raise ResourceError(f"{store}: {error.strerror}") from error
+    except StorageError as error:
+        raise ResourceError(str(error)) from error
+    return asyncio.run(_init(plan, target, out, ids, work, threshold))
 
 
 def _peer(text: str) -> PeerId:
@@ -273,27 +249,20 @@ def _peer(text: str) -> PeerId:
         raise ConfigError("command line", "--validator", expected, f"{text} ({error})") from error
 
 
-def _init(
+async def _init(
     plan: RunPlan,
-    store: Path,
+    store: ObjectStore,
     out: Path,
     validators: tuple[PeerId, ...],
     work: Path,
     threshold: int,
 ) -> RunManifest:
-    data = prepare_data(plan, work)
-    new = make_run(plan, data, validators, threshold)
+    data = await asyncio.to_thread(prepare_data, plan, work)
+    new = await asyncio.to_thread(make_run, plan, data, validators, threshold)
     try:
-        store.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(f"{store}: {error.strerror}") from error
-    try:
-        target = MeteredStore(DirectoryStore(store), Meter(time.monotonic))
-        asyncio.run(store_run(new, data, target))
+        await store_run(new, data, MeteredStore(store, Meter(time.monotonic)))
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, new.manifest.to_bytes())
-    except StorageError as error:
-        raise ResourceError(str(error)) from error
     except OSError as error:
         raise ResourceError(f"{out}: {error.strerror}") from error
     return new.manifest

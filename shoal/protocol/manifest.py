@@ -148,6 +148,24 @@ class AdmissionSection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ProviderSection:
+    """Where peers may keep payloads: they announce provider, account and bucket, never a URL."""
+
+    name: str
+    url: str
+    """Endpoint with `{account}` where the account goes, for example of R2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointsSection:
+    """Where payloads may be, besides the run's own store."""
+
+    providers: tuple[ProviderSection, ...] = ()
+    allow_loopback: bool = False
+    """A run on one machine: its own addresses are allowed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSection:
     """One parameter of the model, in payload order."""
 
@@ -188,6 +206,7 @@ class RunManifest:
     timing: TimingSection
     validators: ValidatorsSection
     admission: AdmissionSection
+    endpoints: EndpointsSection = field(default_factory=EndpointsSection)
     genesis: GenesisSection
     tensors: tuple[TensorSection, ...]
     limits: LimitsSection

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from shoal.node.clock import SystemClock
 from shoal.node.inbox import Inbox
-from shoal.node.publisher import RUN_STORE
 from shoal.node.run_context import RunContext, make_context
+from shoal.node.store_keys import RUN_STORE
 from shoal.node.telemetry.event_log import EventLog
 from shoal.protocol.announcement import Announcement, AnnouncementType, Where, build_announcement
 from shoal.protocol.identity import Identity

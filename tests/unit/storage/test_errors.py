@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from shoal.storage import errors
-from shoal.storage.errors import StorageError, StorageFullError
+from shoal.storage.errors import RefusedError, StorageError, StorageFullError
 
 ALL = [
     kind
@@ -14,8 +14,8 @@ ALL = [
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_an_error_says_its_message_and_survives_pickling(kind):
-    more = ("/disk", 7) if kind is StorageFullError else ()
-    error = kind("what was found", "a/b", *more)
+    more = {StorageFullError: ("/disk", 7), RefusedError: ("E_LEN",)}
+    error = kind("what was found", "a/b", *more.get(kind, ()))
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert type(again) is kind
     assert (str(again), again.key) == ("what was found", "a/b")
