@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from shoal.storage.memory import MemoryStore
-from shoal.storage.object_store import DEFAULT_PAGE_KEYS, ListPage, ObjectInfo, ObjectStore
+from shoal.storage.object_store import DEFAULT_PAGE_KEYS, ListPage, ObjectInfo
 
 Fault = Callable[[str, str, int], Exception | bytes | float | None]
 """(verb, key, how often this was asked before) -> what happens instead.
@@ -15,9 +15,9 @@ An exception is raised, bytes are what a `get` returns, a number delays by so ma
 
 
 class FaultyStore:
-    """Any store behind a fault function; see `Fault`."""
+    """A store in memory behind a fault function; see `Fault`."""
 
-    def __init__(self, inner: ObjectStore | None = None, fault: Fault | None = None) -> None:
+    def __init__(self, inner: MemoryStore | None = None, fault: Fault | None = None) -> None:
         self.inner = MemoryStore() if inner is None else inner
         self.fault = fault or (lambda verb, key, asked: None)
         self.asked: Counter[tuple[str, str]] = Counter()
