@@ -129,7 +129,7 @@ class _Boto:
         is_stream = request.stream_output and answer.status < 300
         body = b"" if is_stream else _whole_body(answer, request.method)
         if answer.status >= 300:
-            raise RefusalError(refusal_of(answer.status, answer.headers, body))
+            raise RefusalError(refusal_of(_status(answer, request), answer.headers, body))
         return AWSResponse(request.url, answer.status, dict(answer.headers), _Raw(body))
 
     def _headers(self, request: AWSPreparedRequest) -> dict[str, str]:
@@ -167,6 +167,12 @@ class _Raw:
 
     def stream(self) -> Iterator[bytes]:
         yield self._body
+
+
+def _status(answer: Answer, request: AWSPreparedRequest) -> int:
+    # An answer about a condition or a range that nobody has set is a bad answer.
+    is_asked = any(name.lower().startswith(("if-", "range")) for name in request.headers)
+    return 400 if answer.status in {304, 412, 416} and not is_asked else answer.status
 
 
 def _whole_body(answer: Answer, method: str) -> bytes:

@@ -5,9 +5,10 @@ Guarantees what `object_store` says, as far as the server keeps what S3 promises
 
 import builtins
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from shoal.storage.errors import StorageUnavailableError
+from shoal.storage.errors import ObjectNotFoundError, StorageUnavailableError
 from shoal.storage.keys import check_key, check_prefix, is_key
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -208,7 +209,9 @@ class BucketStore:
             StorageUnavailableError: No answer in time.
         """
         check_key(key)
-        await self.request("delete_object", key)
+        # Some servers say that what is to be deleted is not there.
+        with suppress(ObjectNotFoundError):
+            await self.request("delete_object", key)
 
     async def request(self, operation: str, key: str, **parameters: object) -> Mapping[str, Any]:
         """Make any S3 request, with this store's retries and deadline.

@@ -15,7 +15,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from shoal.storage.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from shoal.storage.errors import (
+    AccessDeniedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+)
 from shoal.storage.s3_answers import AttemptError, GiveUpError, RefusalError, meaning
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_link import Link
@@ -69,9 +75,18 @@ class Upload:
             StorageError: As `ObjectStore.put` says.
             GiveUpError: The time is over, or the transfer too slow.
         """
-        if not self._may_join or self._data.nbytes <= self._link.limits.part_bytes:
-            await self._decisive("put_object", self._metadata(), self._data)
-            return
+        try:
+            if not self._may_join or self._data.nbytes <= self._link.limits.part_bytes:
+                await self._decisive("put_object", self._metadata(), self._data)
+            else:
+                await self._in_parts()
+        except ObjectNotFoundError as error:
+            # To a writer only the bucket can be missing.
+            raise AccessDeniedError(
+                f"object {self._key!r} cannot be written: no {self._link.where}", self._key
+            ) from error
+
+    async def _in_parts(self) -> None:
         await self._check_free()
         upload_id = await self._begin()
         try:
@@ -108,6 +123,7 @@ class Upload:
     async def _settle(self, error: RefusalError) -> None:
         """Return if the refused write has been carried out all the same; raise if not."""
         refusal = error.refusal
+        # The parts have been joined already, or somebody has removed them.
         is_gone = refusal.code == "NoSuchUpload" and self._is_unsure
         if not is_gone and (self._overwrite or refusal.status not in _TAKEN):
             self._is_unsure |= isinstance(meaning(refusal, self._key, ""), AttemptError)
@@ -118,11 +134,11 @@ class Upload:
             is_ours = await self._is_ours()
         except ObjectNotFoundError:
             if is_gone:
-                raise error from None
+                raise self._lost() from error
             # Another writer was under way and has failed, or the object went: try again.
             raise AttemptError(f"the server answers {refusal}") from error
         if not is_ours:
-            raise self._exists() from error
+            raise (self._lost() if self._overwrite else self._exists()) from error
 
     async def _is_ours(self) -> bool:
         async def attempt() -> Mapping[str, Any]:
@@ -195,6 +211,13 @@ class Upload:
 
     def _metadata(self) -> dict[str, Any]:
         return {"Metadata": {WRITE_ID: self._write_id}}
+
+    def _lost(self) -> StorageUnavailableError:
+        return StorageUnavailableError(
+            f"object {self._key!r} in {self._link.where}: the answer to the write was lost, and "
+            "another object is there now",
+            self._key,
+        )
 
     def _exists(self) -> ObjectExistsError:
         return ObjectExistsError(

@@ -129,6 +129,28 @@ def test_a_write_whose_answer_was_lost_is_known_to_be_ours(data, keeps_metadata)
     assert bucket.objects[PATH].data == data
 
 
+def test_a_lost_join_that_cannot_be_told_from_another_write_may_have_happened():
+    bucket = Bucket()
+
+    async def lose_and_replace(exchange: Exchange) -> bool:
+        if (
+            "POST /bucket/runs/one/a?uploadId"
+            not in f"{exchange.seen.method} {exchange.seen.target}"
+        ):
+            return False
+        bucket.objects[PATH] = Stored(SMALL, {"x-amz-meta-shoal-write": "0" * 32})
+        exchange.reset()
+        return True
+
+    bucket.after = lose_and_replace
+    run(bucket, failing(StorageUnavailableError, LARGE, overwrite=True))
+
+
+def test_an_older_servers_word_for_a_key_that_is_taken_is_understood():
+    bucket = Bucket(before=times(1, refuse(304)))
+    run(bucket, failing(ObjectExistsError, SMALL))
+
+
 @pytest.mark.parametrize("keeps_metadata", [True, False])
 def test_another_writers_object_is_not_taken_for_ours_after_a_lost_answer(keeps_metadata):
     bucket = Bucket(keeps_metadata=keeps_metadata)
@@ -189,6 +211,7 @@ def test_damage_on_the_way_is_repaired_by_sending_again():
         (403, "SignatureDoesNotMatch", AccessDeniedError),
         (403, "RequestTimeTooSkewed", AccessDeniedError),
         (404, "NoSuchBucket", AccessDeniedError),
+        (404, "", AccessDeniedError),
         (501, "NotImplemented", AccessDeniedError),
         (507, "", StorageFullError),
         (403, "QuotaExceeded", StorageFullError),
