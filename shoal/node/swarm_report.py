@@ -64,7 +64,8 @@ def write_report(console: Console, folder: SwarmFolder, nodes: Sequence[NodeView
     if rows:
         draw(folder.root / PICTURE, nodes, folder.manifest.payload_bytes)
         console.print(f"picture: {folder.root / PICTURE}", highlight=False, soft_wrap=True)
-    console.print(f"event logs: {folder.root}/nodes/*/state/events.jsonl", highlight=False)
+    text = f"event logs: {folder.root}/nodes/*/state/events.jsonl"
+    console.print(text, highlight=False, soft_wrap=True)
     if identical:
         text = f"parameters identical on all {len(nodes)} nodes: {next(iter(roots))}"
         console.print(text, style="bold green", highlight=False, soft_wrap=True)
