@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, Final, Literal
 
 from shoal.storage.errors import (
@@ -170,11 +171,8 @@ class _BucketCheck:
         is_refused = await self._is_refused(self._put("once", b"late"))
         if num_won == 1 and is_refused:
             return None
-        return (
-            "failure",
-            f"of {_NUM_RACERS} racing writers {num_won} were told that they had created the key",
-            _NO_CREATE_ONCE,
-        )
+        cause = f"of {_NUM_RACERS} racing writers {num_won} were told that they had created the key"
+        return "failure", cause, _NO_CREATE_ONCE
 
     async def _if_match(self) -> Finding:
         await self._put("version", b"1", overwrite=True)
@@ -224,16 +222,13 @@ class _BucketCheck:
             for upload, part in zip(uploads, parts, strict=True)
         ]
         refused = await asyncio.gather(*race)
-        for upload, is_refused in zip(uploads, refused, strict=True):
-            if is_refused:
-                await self._request("abort_multipart_upload", "joined", UploadId=upload)
-        if refused.count(False) == 1 or not self._is_said_to_join_once:
+        for upload in compress(uploads, refused):
+            await self._request("abort_multipart_upload", "joined", UploadId=upload)
+        num_won = refused.count(False)
+        if num_won == 1 or not self._is_said_to_join_once:
             return None
-        return (
-            "warning",
-            f"of {_NUM_RACERS} writers that joined parts at once {refused.count(False)} succeeded",
-            "set joins_once = false for this bucket",
-        )
+        cause = f"of {_NUM_RACERS} writers that joined parts at once {num_won} succeeded"
+        return "warning", cause, "set joins_once = false for this bucket"
 
     async def _begin(self, key: str) -> str:
         return str((await self._request("create_multipart_upload", key))["UploadId"])
@@ -269,17 +264,11 @@ class _BucketCheck:
             await self._put(key, b"", overwrite=True)
         found = await self._store.listed("list/", page_keys=2)
         if sorted(found) != sorted(_LISTED):
-            return (
-                "failure",
-                f"{len(_LISTED)} keys were written, {len(found)} are listed by pages of two",
-                "use another provider",
-            )
+            cause = f"of {len(_LISTED)} keys {len(found)} are listed by pages of two"
+            return "failure", cause, "use another provider"
         if found != list(_LISTED) and self._is_said_to_order:
-            return (
-                "warning",
-                "keys are listed folder by folder, not in the order of their bytes",
-                "set lists_in_order = false for this bucket",
-            )
+            cause = "keys are not listed in the order of their bytes"
+            return "warning", cause, "set lists_in_order = false for this bucket"
         return None
 
     async def _others_read(self) -> Finding:
@@ -287,21 +276,15 @@ class _BucketCheck:
             with suppress(AccessDeniedError):
                 if store and await store.get("object", max_bytes=len(_DATA)) == _DATA:
                     return None
-        return (
-            "warning",
-            "neither anybody nor the read-only key can read",
-            "make the bucket public for reading, or give others a read-only key",
-        )
+        fix = "make the bucket public for reading, or give others a read-only key"
+        return "warning", "neither anybody nor the read-only key can read", fix
 
     async def _others_write(self) -> Finding:
         for store, who in ((self._anybody, "anybody"), (self._reader, "the read-only key")):
             self._keys.add("foreign")
             if store and not await self._is_refused(store.put("foreign", b"", overwrite=True)):
-                return (
-                    "failure",
-                    f"{who} can write into the bucket",
-                    "take that permission away before anything is stored there",
-                )
+                fix = "take that permission away before anything is stored there"
+                return "failure", f"{who} can write into the bucket", fix
         return None
 
     async def _delete(self) -> Finding:
