@@ -265,6 +265,7 @@ class Daemon:
         limits = Limits(timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s)
         pace = Pace(limits, time.monotonic)
         await self._host.dial(libp2p_id, addresses)
+        self._seeds.note_good(addresses[0])
         reader, writer = await self._host.open_stream(libp2p_id, PROTOCOL_NAME)
         try:
             yield reader, writer, pace

@@ -128,7 +128,7 @@ class Supervisor:
                     except ConnectionLostError:
                         await asyncio.sleep(_AGAIN_S)
         except TimeoutError as error:
-            text = f"{type(request).__name__}: not done within {timeout_s:.0f} s"
+            text = f"{type(request).__name__}: not done in {timeout_s:.0f} s; {self.last_failure}"
             raise PeerUnavailableError(text, "") from error
         if not isinstance(answer, kind):
             raise PeerUnavailableError(f"answered with {type(answer).__name__}", "")
