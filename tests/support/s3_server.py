@@ -67,6 +67,12 @@ def other_store(environment: Mapping[str, str] = os.environ) -> S3Store:
     return S3Store(config, credentials, limits=LIMITS)
 
 
+async def remove_all(store: S3Store) -> None:
+    """Delete all objects of a store's folder."""
+    for key in await store.listed(""):
+        await store.delete(key)
+
+
 def fresh_prefix() -> str:
     """A folder that no other test uses."""
     return f"t{secrets.token_hex(8)}"
