@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,10 @@ class Swarm:
     def output(self) -> str:
         """What the parent printed."""
         return self.output_file.read_text(errors="replace")
+
+    def says(self, words: str) -> bool:
+        """Whether the parent has printed the words."""
+        return words in self.output()
 
     def rounds_of(self, name: str) -> list[int]:
         """The rounds that a node has reported."""
@@ -171,11 +176,8 @@ def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
         for name in ("peer-1", "validator-0"):
             os.kill(swarm.pid_of(name), signal.SIGKILL)
             num_killed += 1
-            wait_until(
-                lambda n=name: f"{n} was killed by signal 9; starting it again" in swarm.output(),
-                "the swarm notices",
-                30,
-            )
+            words = f"{name} was killed by signal 9; starting it again"
+            wait_until(partial(swarm.says, words), "the swarm notices", 30)
             swarm.wait_for_rounds(1)
         assert swarm.wait(180) == 0, swarm.output()
         assert not swarm.processes()
