@@ -21,12 +21,13 @@ import numpy as np
 from shoal.node.clock import MAX_CLOCK_ERROR_S, SystemClock
 from shoal.node.config import NodeConfig
 from shoal.node.errors import NodeError
-from shoal.node.places import Places, open_places
+from shoal.node.places import Places, open_places, written_bucket
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.errors import LocalProtocolError
 from shoal.protocol.identity import Identity, load_key
 from shoal.protocol.manifest import BlobSection, RunManifest
 from shoal.storage.errors import ObjectNotFoundError, StorageError
+from shoal.storage.provider_check import check_bucket
 
 _PROBE_BYTES = 4 << 20
 # Base, local parameters, gradient, two moments of AdamW, residual: fp32 each.
@@ -59,6 +60,7 @@ class DoctorCode(StrEnum):
     GPU = "D_GPU"
     UPLOAD = "D_UPLOAD"
     DOWNLOAD = "D_DOWNLOAD"
+    BUCKET = "D_BUCKET"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +98,8 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
             places = await open_places(manifest, config, identity, held)
         except (NodeError, LocalProtocolError) as error:
             return [*lines, _failure(DoctorCode.STORE, str(error), fix)]
-        return lines + await _check_store(manifest, config, places)
+        lines += await _check_store(manifest, config, places)
+    return lines + await _check_bucket(manifest, config)
 
 
 def _ok(code: DoctorCode, found: str) -> Line:
@@ -204,6 +207,26 @@ async def _check_store(manifest: RunManifest, config: NodeConfig, places: Places
         await _guarded(DoctorCode.DOWNLOAD, lambda: _check_download(manifest, keys, places))
     )
     return lines
+
+
+async def _check_bucket(manifest: RunManifest, config: NodeConfig) -> list[Line]:
+    """What the bucket that this node writes to can do, if it writes to one."""
+    try:
+        written = written_bucket(manifest, config)
+    except (NodeError, StorageError) as error:
+        return [_failure(DoctorCode.BUCKET, str(error), "set the two variables and start again")]
+    if written is None:
+        return []
+    found = await check_bucket(*written)
+    return [
+        Line(
+            code=DoctorCode.BUCKET,
+            level=Level(line.level),
+            found=f"{line.code}: {line.what}{': ' if line.cause else ''}{line.cause}",
+            fix=line.fix,
+        )
+        for line in found
+    ]
 
 
 async def _guarded(code: DoctorCode, check: Callable[[], Awaitable[Line]]) -> Line:

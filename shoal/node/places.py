@@ -101,20 +101,48 @@ def _open_run_store(
     if config.kind == "http" and inbox is not None:
         return inbox, inbox
     found = read_s3_secrets() if inbox is None else None
-    bucket = S3Store(
-        S3Config(
-            endpoint_url=config.endpoint,
-            bucket=config.bucket,
-            prefix=config.prefix,
-            region=config.region,
-            lists_in_order=config.lists_in_order,
-            # This node's own configuration may name any server, also one in its own network.
-            allow_private=True,
-        ),
-        _credentials(found),
-    )
+    bucket = S3Store(_run_bucket(config), _credentials(found))
     held.callback(bucket.close)
     return (bucket, None) if inbox is None else (SplitStore(bucket, inbox), inbox)
+
+
+def _run_bucket(config: StoreConfig) -> S3Config:
+    return S3Config(
+        endpoint_url=config.endpoint,
+        bucket=config.bucket,
+        prefix=config.prefix,
+        region=config.region,
+        lists_in_order=config.lists_in_order,
+        # This node's own configuration may name any server, also one in its own network.
+        allow_private=True,
+    )
+
+
+def written_bucket(
+    manifest: RunManifest, config: NodeConfig
+) -> tuple[S3Config, S3Credentials] | None:
+    """The bucket that this node writes to, with its key; None if it writes to none.
+
+    Raises:
+        ConfigError: there is one, but no key for it in the environment.
+        RefusedError: the manifest does not allow the place; has the code.
+    """
+    if config.payloads.kind == "s3":
+        place = _bucket_at(manifest, config, _own_bucket(config))
+    elif config.store.kind == "s3" and not config.store.url:
+        place = _run_bucket(config.store)
+    else:
+        return None
+    key = _credentials(read_s3_secrets())
+    if key is None:
+        expected = "SHOAL_S3_ACCESS_KEY_ID and SHOAL_S3_SECRET_ACCESS_KEY in the environment"
+        raise ConfigError("node.toml", f"bucket {place.bucket}", expected, "no key")
+    return place, key
+
+
+def _own_bucket(config: NodeConfig) -> Where:
+    payloads = config.payloads
+    return Where(provider=payloads.provider, account=payloads.account, bucket=payloads.bucket)
 
 
 async def _start_network(
@@ -148,15 +176,11 @@ async def _own_place(
     held: AsyncExitStack,
 ) -> tuple[ObjectStore, Where]:
     payloads = config.payloads
-    if payloads.kind == "s3":
-        where = Where(provider=payloads.provider, account=payloads.account, bucket=payloads.bucket)
-        found = read_s3_secrets()
-        if found is None:
-            expected = "SHOAL_S3_ACCESS_KEY_ID and SHOAL_S3_SECRET_ACCESS_KEY in the environment"
-            raise ConfigError("node.toml", "payloads.kind s3", expected, "no key")
-        bucket = _bucket_at(manifest, config, where, _credentials(found))
+    written = written_bucket(manifest, config) if payloads.kind == "s3" else None
+    if written is not None:
+        bucket = S3Store(*written)
         held.callback(bucket.close)
-        return bucket, where
+        return bucket, _own_bucket(config)
     if payloads.kind == P2P and network is not None:
         status = await network.status(_NETWORK_START_S)
         address = f"{status.addresses[0]}/p2p/{status.peer_id}" if status.addresses else ""
@@ -171,9 +195,7 @@ def _credentials(found: tuple[str, str, str] | None) -> S3Credentials | None:
     return S3Credentials(access_key=access, secret_key=secret, session_token=token)
 
 
-def _bucket_at(
-    manifest: RunManifest, config: NodeConfig, where: Where, credentials: S3Credentials | None
-) -> S3Store:
+def _bucket_at(manifest: RunManifest, config: NodeConfig, where: Where) -> S3Config:
     """The bucket that an announcement names, through the manifest's templates.
 
     Raises:
@@ -189,13 +211,12 @@ def _bucket_at(
         for provider in section.providers
     }
     url = endpoint_for(where.provider, where.account, where.bucket, templates)
-    config_s3 = S3Config(
+    return S3Config(
         endpoint_url=url,
         bucket=where.bucket,
         region=config.payloads.region,
         allow_loopback=section.allow_loopback,
     )
-    return S3Store(config_s3, credentials)
 
 
 def _served_by(network: NetworkClient, source: tuple[str, ...]) -> P2PStore:
@@ -241,9 +262,11 @@ class Readers:
     def _bucket(self, where: Where) -> S3Store:
         if where not in self._buckets:
             try:
-                self._buckets[where] = _bucket_at(self._manifest, self._config, where, None)
+                place = _bucket_at(self._manifest, self._config, where)
             except RefusedError as error:
                 raise PayloadError(ErrorCode(error.code), error.message) from error
+            # Anonymous: a stranger's server never sees a key of this node.
+            self._buckets[where] = S3Store(place, None)
             if len(self._buckets) > _MAX_READERS:
                 self._retired.append(self._buckets.popitem(last=False)[1])
         self._buckets.move_to_end(where)
