@@ -23,7 +23,7 @@ from shoal.node.network.daemon import EXIT_BAD_FRAME, EXIT_OK, Daemon
 from shoal.node.network.errors import FrameError
 from shoal.node.network.failures import to_failure
 from shoal.node.network.frames import Frame, FrameKind
-from shoal.node.network.sockets import sockets_folder
+from shoal.node.network.sockets import drop_folder, sockets_folder
 from shoal.protocol.errors import RemoteProtocolError
 
 EXIT_NO_START: Final = 4
@@ -73,7 +73,10 @@ async def _be(
     try:
         _log_to(Path(options.folder) / LOG_NAME)
         sockets = sockets_folder(options.folder)
-        return await Daemon(options, reader, writer).run(request_id, sockets)
+        try:
+            return await Daemon(options, reader, writer).run(request_id, sockets)
+        finally:
+            drop_folder(sockets)
     except (OSError, ValueError, RemoteProtocolError) as error:
         _log.exception("the network process cannot run")
         body = packing.pack(to_failure(error))

@@ -26,7 +26,6 @@ from shoal.storage.errors import (
     InvalidKeyError,
     ObjectExistsError,
     ObjectNotFoundError,
-    StorageError,
     StorageUnavailableError,
 )
 from shoal.storage.keys import check_key, check_prefix
@@ -197,13 +196,16 @@ class P2PStore:
         await self._network.withdraw(object_id)
 
     async def _size(self, key: str, object_id: bytes) -> int:
-        failure: StorageError = ObjectNotFoundError(f"nobody is known to have {key!r}", key)
+        """Ask one after the other; "not found" only if nobody who may have it is away."""
+        away: StorageUnavailableError | None = None
         for source in await self._find_sources(object_id):
             try:
                 return await self._network.ask_size(object_id, source, self._timeout_s)
-            except (ObjectNotFoundError, StorageUnavailableError) as error:
-                failure = error
-        raise failure
+            except ObjectNotFoundError:
+                continue
+            except StorageUnavailableError as error:
+                away = error
+        raise away or ObjectNotFoundError(f"nobody who was asked has {key!r}", key)
 
 
 def object_id_of(key: str) -> bytes:

@@ -6,6 +6,7 @@ p2pd), it is empty at start, and its name leaves room for the names of the socke
 
 import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Final
@@ -38,3 +39,12 @@ def sockets_folder(state_folder: str) -> Path:
     for left in folder.glob("*.sock"):
         left.unlink(missing_ok=True)
     return folder
+
+
+def drop_folder(folder: Path) -> None:
+    """Remove the folder and what is left in it; whatever cannot be removed stays.
+
+    Args:
+        folder: What `sockets_folder` returned.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
