@@ -11,6 +11,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -122,10 +123,49 @@ def init(
 
 @app.command()
 def join(
-    manifest: ManifestArgument, config: ConfigOption, leave_with_parent: ParentOption = False
+    run: Annotated[str, typer.Argument(help="URL of the run, or its manifest.json.")],
+    config: Annotated[Path | None, typer.Option("--config", help="This node's node.toml.")] = None,
+    home: Annotated[
+        Path, typer.Option("--home", help="With a URL: folder for keys and state.")
+    ] = Path("~/.shoal"),
+    leave_with_parent: ParentOption = False,
 ) -> None:
-    """Train in a run."""
-    _run_node(manifest, config, validates=False, leave_with_parent=leave_with_parent)
+    """Train in a run: with a URL everything else is made; with a file --config says the rest."""
+    from shoal.node.joining import is_url
+
+    if config is not None:
+        _run_node(Path(run), config, validates=False, leave_with_parent=leave_with_parent)
+    elif is_url(run):
+        manifest_file, config_file = _find_home(run, home.expanduser())
+        _run_node(manifest_file, config_file, validates=False, leave_with_parent=leave_with_parent)
+    else:
+        raise ConfigError(
+            "command line", "--config", "a node.toml (or a URL as the run)", "nothing"
+        )
+
+
+def _find_home(url: str, root: Path) -> tuple[Path, Path]:
+    """Key, configuration and doctor's checks for `shoal join URL`."""
+    from shoal.node.config import load_node_config
+    from shoal.node.doctor import examine
+    from shoal.node.doctor_lines import Level, print_findings
+    from shoal.node.joining import find_home
+
+    console = Console()
+    home = asyncio.run(find_home(url, root, num_threads=max((os.cpu_count() or 2) // 2, 1)))
+    folder = home.config_file.parent
+    console.print(
+        f"run {home.manifest.run_id.hex()}\npeer {home.peer}\nfolder {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if home.is_new:
+        console.print(f"A new key was made: keep a copy of {folder / 'key.pem'}", soft_wrap=True)
+    lines = asyncio.run(examine(home.manifest, load_node_config(home.config_file)))
+    print_findings([line for line in lines if line.level is not Level.OK])
+    if any(line.level is Level.FAILURE for line in lines):
+        raise typer.Exit(EXIT_CONFIG)
+    return folder / "manifest.json", home.config_file
 
 
 @app.command()
@@ -144,23 +184,17 @@ def doctor(
 ) -> None:
     """Check, before joining, whether this node will work in this run."""
     from shoal.node.config import load_node_config
-    from shoal.node.doctor import Level, examine, exit_code
+    from shoal.node.doctor import examine
+    from shoal.node.doctor_lines import exit_code, print_findings
     from shoal.node.manifest_file import load_manifest
 
     lines = asyncio.run(examine(load_manifest(manifest), load_node_config(config)))
-    styles = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
-    console = Console()
-    for line in lines:
-        if as_json:
+    if as_json:
+        for line in lines:
             fields = {"code": line.code, "level": line.level, "found": line.found, "fix": line.fix}
             print(json.dumps(fields))  # noqa: T201  # for machines: no wrapping, no colours
-            continue
-        console.print(f"{line.level:8}", style=styles[line.level], end="")
-        console.print(f"{line.code:11} {line.found}", markup=False, highlight=False, soft_wrap=True)
-        if line.fix:
-            console.print(
-                f"{'':19} mend: {line.fix}", markup=False, highlight=False, soft_wrap=True
-            )
+    else:
+        print_findings(lines)
     raise typer.Exit(exit_code(lines))
 
 

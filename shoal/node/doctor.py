@@ -7,19 +7,17 @@ warning that says so, never silence; one failing check does not hide the others.
 Does not do: mend anything. Every code has its page in `docs/doctor.md`.
 """
 
-import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 
 from shoal.node.clock import MAX_CLOCK_ERROR_S, SystemClock
 from shoal.node.config import NodeConfig
+from shoal.node.doctor_lines import DoctorCode, Level, Line, failure, ok, size_text, warning
+from shoal.node.doctor_machine import check_device, check_disk, check_memory
 from shoal.node.errors import NodeError
 from shoal.node.places import Places, open_places, written_bucket
 from shoal.node.store_keys import StoreKeys
@@ -30,54 +28,6 @@ from shoal.storage.errors import ObjectNotFoundError, StorageError
 from shoal.storage.provider_check import check_bucket
 
 _PROBE_BYTES = 4 << 20
-# Base, local parameters, gradient, two moments of AdamW, residual: fp32 each.
-_BYTES_PER_PARAMETER_HELD = 6 * 4
-# Two checkpoints of base, residual and two moments, and the file being written.
-_BYTES_PER_PARAMETER_ON_DISK = 3 * 4 * 4
-_COMFORT_RATIO = 1.5
-_FINE_ON_CPU = 20_000_000
-"""Parameters that a processor trains in bearable time."""
-
-
-class Level(StrEnum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILURE = "failure"
-
-
-class DoctorCode(StrEnum):
-    """What was checked; frozen, because the documentation is found by it."""
-
-    KEY = "D_KEY"
-    ROLE = "D_ROLE"
-    STORE = "D_STORE"
-    CLOCK = "D_CLOCK"
-    DATA = "D_DATA"
-    DISK = "D_DISK"
-    MEMORY = "D_MEMORY"
-    GPU = "D_GPU"
-    UPLOAD = "D_UPLOAD"
-    DOWNLOAD = "D_DOWNLOAD"
-    BUCKET = "D_BUCKET"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One finding."""
-
-    code: DoctorCode
-    level: Level
-    found: str
-    fix: str = ""
-    """What mends it; empty when nothing has to be mended."""
-
-
-def exit_code(lines: list[Line]) -> int:
-    """By the worst line: 0 ok, 1 a warning, 2 a failure."""
-    levels = {line.level for line in lines}
-    return 2 if Level.FAILURE in levels else 1 if Level.WARNING in levels else 0
 
 
 async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
@@ -88,111 +38,39 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
         config: of the node.
     """
     lines = _check_identity(manifest, config)
-    lines.append(_check_disk(manifest, Path(config.state_dir)))
-    lines.append(_check_memory(manifest))
-    lines.append(_check_device(manifest, config.device))
+    lines.append(check_disk(manifest, Path(config.state_dir)))
+    lines.append(check_memory(manifest))
+    lines.append(check_device(manifest, config.device))
     fix = "check [store], [payloads] and [network] in node.toml"
     async with AsyncExitStack() as held:
         try:
             identity = load_key(Path(config.key_file))
             places = await open_places(manifest, config, identity, held)
         except (NodeError, LocalProtocolError) as error:
-            return [*lines, _failure(DoctorCode.STORE, str(error), fix)]
+            return [*lines, failure(DoctorCode.STORE, str(error), fix)]
         lines += await _check_store(manifest, config, places)
     return lines + await _check_bucket(manifest, config)
-
-
-def _ok(code: DoctorCode, found: str) -> Line:
-    return Line(code=code, level=Level.OK, found=found)
-
-
-def _warning(code: DoctorCode, found: str, fix: str) -> Line:
-    return Line(code=code, level=Level.WARNING, found=found, fix=fix)
-
-
-def _failure(code: DoctorCode, found: str, fix: str) -> Line:
-    return Line(code=code, level=Level.FAILURE, found=found, fix=fix)
 
 
 def _check_identity(manifest: RunManifest, config: NodeConfig) -> list[Line]:
     try:
         identity = load_key(Path(config.key_file))
     except LocalProtocolError as error:
-        return [_failure(DoctorCode.KEY, str(error), f"shoal keygen {config.key_file}")]
-    key = _ok(DoctorCode.KEY, f"{config.key_file}: peer {identity.peer.text}")
+        return [failure(DoctorCode.KEY, str(error), f"shoal keygen {config.key_file}")]
+    key = ok(DoctorCode.KEY, f"{config.key_file}: peer {identity.peer.text}")
     return [key, _check_role(manifest, identity)]
 
 
 def _check_role(manifest: RunManifest, identity: Identity) -> Line:
     if identity.peer in manifest.validator_ids:
-        return _ok(DoctorCode.ROLE, "this key is a validator of the run: start it with validate")
+        return ok(DoctorCode.ROLE, "this key is a validator of the run: start it with validate")
     roster = manifest.roster
     if roster is None:
-        return _ok(DoctorCode.ROLE, "the run is open to everybody")
+        return ok(DoctorCode.ROLE, "the run is open to everybody")
     if identity.peer in roster:
-        return _ok(DoctorCode.ROLE, "this key is in the run's roster")
+        return ok(DoctorCode.ROLE, "this key is in the run's roster")
     fix = f"ask whoever runs it to add {identity.peer.text}"
-    return _failure(DoctorCode.ROLE, f"not in the roster of {len(roster)} peers", fix)
-
-
-def _check_disk(manifest: RunManifest, state_dir: Path) -> Line:
-    blobs = (*manifest.data.shards, manifest.data.held_out, manifest.genesis.blob)
-    needed = sum(blob.num_bytes for blob in blobs)
-    needed += sum(manifest.sizes) * _BYTES_PER_PARAMETER_ON_DISK
-    place = next(p for p in (state_dir, *state_dir.resolve().parents) if p.exists())
-    if not os.access(place, os.W_OK):
-        return _failure(DoctorCode.DISK, f"{place} is not writable", f"chown $USER {place}")
-    free = shutil.disk_usage(place).free
-    found = f"{_size(needed)} needed at {state_dir}, {_size(free)} free"
-    fix = "free some space, or choose another state_dir"
-    return _graded(DoctorCode.DISK, needed, free, found, fix)
-
-
-def _check_memory(manifest: RunManifest) -> Line:
-    needed = sum(manifest.sizes) * _BYTES_PER_PARAMETER_HELD
-    needed += manifest.payload_bytes * manifest.outer.gather_limit
-    available = _available_memory_bytes()
-    if available is None:
-        return _warning(DoctorCode.MEMORY, "the free memory cannot be read", "look at `free -h`")
-    found = f"{_size(needed)} needed besides activations, {_size(available)} available"
-    return _graded(DoctorCode.MEMORY, needed, available, found, "use a machine with more memory")
-
-
-def _graded(code: DoctorCode, needed: int, available: int, found: str, fix: str) -> Line:
-    if available < needed:
-        return _failure(code, found, fix)
-    if available < needed * _COMFORT_RATIO:
-        return _warning(code, found, fix)
-    return _ok(code, found)
-
-
-def _available_memory_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    sizes = dict(line.split(":", 1) for line in lines if ":" in line)
-    return int(sizes["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in sizes else None
-
-
-def _check_device(manifest: RunManifest, device: str) -> Line:
-    if device == "cpu":
-        found = f"training on the CPU, {sum(manifest.sizes):,} parameters"
-        if sum(manifest.sizes) <= _FINE_ON_CPU:
-            return _ok(DoctorCode.GPU, found)
-        return _warning(DoctorCode.GPU, found, 'device = "cuda" in node.toml, if there is a GPU')
-    import torch  # noqa: PLC0415  # seconds, and only needed here
-
-    if not torch.cuda.is_available():
-        return _failure(
-            DoctorCode.GPU,
-            "torch sees no GPU",
-            'install a CUDA build of torch and its driver, or set device = "cpu"',
-        )
-    free, total = torch.cuda.mem_get_info()
-    needed = sum(manifest.sizes) * 4 * 4
-    found = f"{_size(needed)} needed besides activations, {_size(free)} of {_size(total)} free"
-    return _graded(DoctorCode.GPU, needed, free, found, "use a GPU with more memory")
+    return failure(DoctorCode.ROLE, f"not in the roster of {len(roster)} peers", fix)
 
 
 async def _check_store(manifest: RunManifest, config: NodeConfig, places: Places) -> list[Line]:
@@ -214,7 +92,7 @@ async def _check_bucket(manifest: RunManifest, config: NodeConfig) -> list[Line]
     try:
         written = written_bucket(manifest, config)
     except (NodeError, StorageError) as error:
-        return [_failure(DoctorCode.BUCKET, str(error), "set the two variables and start again")]
+        return [failure(DoctorCode.BUCKET, str(error), "set the two variables and start again")]
     if written is None:
         return []
     found = await check_bucket(*written)
@@ -233,7 +111,7 @@ async def _guarded(code: DoctorCode, check: Callable[[], Awaitable[Line]]) -> Li
     try:
         return await check()
     except (StorageError, TimeoutError, NodeError, LocalProtocolError) as error:
-        return _failure(code, str(error), "check [store] in node.toml and the network")
+        return failure(code, str(error), "check [store] in node.toml and the network")
 
 
 async def _check_manifest(manifest: RunManifest, keys: StoreKeys, places: Places) -> Line:
@@ -242,10 +120,10 @@ async def _check_manifest(manifest: RunManifest, keys: StoreKeys, places: Places
         found = await places.run.get(keys.manifest, max_bytes=len(expected))
     except ObjectNotFoundError:
         fix = "is this the store that `shoal init` wrote to?"
-        return _failure(DoctorCode.STORE, f"the store does not know run {keys.run_id.hex()}", fix)
+        return failure(DoctorCode.STORE, f"the store does not know run {keys.run_id.hex()}", fix)
     if found != expected:
-        return _failure(DoctorCode.STORE, "the store has another manifest", "get the run's own one")
-    return _ok(DoctorCode.STORE, f"answers, and knows run {keys.run_id.hex()[:16]}")
+        return failure(DoctorCode.STORE, "the store has another manifest", "get the run's own one")
+    return ok(DoctorCode.STORE, f"answers, and knows run {keys.run_id.hex()[:16]}")
 
 
 async def _check_clock(config: NodeConfig, keys: StoreKeys, places: Places) -> Line:
@@ -256,8 +134,8 @@ async def _check_clock(config: NodeConfig, keys: StoreKeys, places: Places) -> L
     offset_s = clock.now_s() / 2 + before_s / 2 - theirs_s
     found = f"{offset_s:+.1f} s against the store's"
     if abs(offset_s) > MAX_CLOCK_ERROR_S:
-        return _failure(DoctorCode.CLOCK, found, "timedatectl set-ntp true")
-    return _ok(DoctorCode.CLOCK, found)
+        return failure(DoctorCode.CLOCK, found, "timedatectl set-ntp true")
+    return ok(DoctorCode.CLOCK, found)
 
 
 async def _check_data(manifest: RunManifest, keys: StoreKeys, places: Places) -> Line:
@@ -265,8 +143,10 @@ async def _check_data(manifest: RunManifest, keys: StoreKeys, places: Places) ->
     missing = [blob for blob in blobs if not await _is_there(blob, keys, places)]
     if missing:
         found = f"{len(missing)} of {len(blobs)} objects are missing or of another length"
-        return _failure(DoctorCode.DATA, found, "tell whoever runs it: `shoal init` uploads them")
-    return _ok(DoctorCode.DATA, f"{len(blobs)} objects, {_size(sum(b.num_bytes for b in blobs))}")
+        return failure(DoctorCode.DATA, found, "tell whoever runs it: `shoal init` uploads them")
+    return ok(
+        DoctorCode.DATA, f"{len(blobs)} objects, {size_text(sum(b.num_bytes for b in blobs))}"
+    )
 
 
 async def _is_there(blob: BlobSection, keys: StoreKeys, places: Places) -> bool:
@@ -300,16 +180,7 @@ def _against_round(code: DoctorCode, what: str, seconds: float, manifest: RunMan
     found = f"a round's {what} takes {seconds:.1f} s of your {round_s:.0f} s"
     fix = "use a faster link, or a run with smaller payloads or longer rounds"
     if seconds > round_s / 2:
-        return _failure(code, found, fix)
+        return failure(code, found, fix)
     if seconds > round_s / 5:
-        return _warning(code, found, fix)
-    return _ok(code, found)
-
-
-def _size(num_bytes: int) -> str:
-    value, unit = float(num_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if unit != "B" else f"{num_bytes} B"
+        return warning(code, found, fix)
+    return ok(code, found)

@@ -2,6 +2,7 @@
 
     GET, HEAD /objects/<key>         everything of the run: manifest, blobs, records, copies, ...
     GET       /keys?prefix=...       one key per line, bounded pages
+    GET       /manifest              which run this is
     PUT       /sink                  read and thrown away, at most a payload's length
     PUT       /objects/<key>         attending and published announcements and payloads of the open
                                      round, create-once, each only where its own signer may put it
@@ -84,6 +85,7 @@ class Inbox:
         app.router.add_get("/keys", self.list)
         app.router.add_put("/objects/{key:.+}", self.put)
         app.router.add_put("/sink", self.sink)
+        app.router.add_get("/manifest", self.manifest)
         return app
 
     async def get(self, request: web.Request) -> web.StreamResponse:
@@ -130,6 +132,11 @@ class Inbox:
         await asyncio.to_thread(self._verify, slot, raw)
         await self._store.put(slot.key, raw)
         return web.Response(status=201)
+
+    async def manifest(self, _: web.Request) -> web.StreamResponse:
+        """The manifest's byte form, for those who know only the address."""
+        body = self._run.manifest.to_bytes()
+        return web.Response(body=body, content_type="application/json")
 
     async def sink(self, request: web.Request) -> web.StreamResponse:
         """Reads a body of at most a payload's length and forgets it."""

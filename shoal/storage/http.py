@@ -3,6 +3,7 @@
     GET, HEAD <base>/objects/<key>          the object; `Range` for a part of it
     GET <base>/keys?prefix=&after=&limit=   one key per line; header `X-Next-After` if more follow
     PUT <base>/objects/<key>                create-once; the server decides what it takes
+    GET <base>/manifest                     the run's manifest
     PUT <base>/sink                         read and thrown away, for measuring the link
 
 Guarantees: no redirect is followed, no content encoding accepted, no proxy or credential taken from
@@ -207,6 +208,27 @@ class HttpStore:
             for key in keys:
                 check_key(key)
             return ListPage(keys=keys[:limit], next_after=answer.headers.get("X-Next-After"))
+
+    async def read_page(self, path: str, max_bytes: int) -> bytes:
+        """Reads something else that the server offers, by its path.
+
+        Args:
+            path: Below the base URL.
+            max_bytes: The most that the caller can take.
+
+        Returns:
+            The whole body.
+
+        Raises:
+            ObjectNotFoundError: The server has no such page.
+            ObjectTooLargeError: It is longer.
+            RefusedError: A redirect or a content encoding.
+            AccessDeniedError: The server refuses.
+            StorageUnavailableError: The server did not answer, or too slowly.
+        """
+        async with self._call("GET", path, path=path) as answer:
+            await _require(answer, path, (200,))
+            return await self._read(answer, path, _announced(answer, path), max_bytes)
 
     async def put_to_sink(self, data: bytes) -> None:
         """Sends bytes that the server throws away, for measuring the link.

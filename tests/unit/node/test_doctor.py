@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.config import NodeConfig, StoreConfig
-from shoal.node.doctor import DoctorCode, Level, Line, examine, exit_code
+from shoal.node.doctor import examine
+from shoal.node.doctor_lines import DoctorCode, Level, Line, exit_code
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.identity import save_key
 from shoal.protocol.manifest import AdmissionSection, RunManifest
