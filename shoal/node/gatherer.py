@@ -56,7 +56,6 @@ class Gathered:
     """A verified payload and how it came."""
 
     payload: Payload[CheckedBody]
-    raw: bytes
     announced_at_s: float
     latency_s: float
     """From the announcement's appearance to the verified payload; 0 for this node's own."""
@@ -270,7 +269,7 @@ class RoundGather:
             logger.warning("unforeseen failure with %s", peer_hex[:16], exc_info=True)
             self._reject(peer_hex, ErrorCode.E_INTERNAL, repr(error))
         else:
-            self.accept(payload, raw, announced_at_s=seen_at_s)
+            self.accept(payload, announced_at_s=seen_at_s)
 
     async def download(
         self, where: Where, peer: PeerId, payload_id: bytes
@@ -329,13 +328,12 @@ class RoundGather:
         except ObjectExistsError:
             return
 
-    def accept(self, payload: Payload[CheckedBody], raw: bytes, *, announced_at_s: float) -> None:
+    def accept(self, payload: Payload[CheckedBody], *, announced_at_s: float) -> None:
         """Notes a verified payload of this round."""
         now_s = self.run_context.clock.now_s()
         own = payload.peer == self.run_context.me
         self.accepted[payload.peer] = Gathered(
             payload=payload,
-            raw=raw,
             announced_at_s=announced_at_s,
             latency_s=0.0 if own else now_s - announced_at_s,
         )

@@ -128,7 +128,7 @@ class RoundSteps:
         payload = None if raw is None else check_own(self.run, self.state, raw)
         if raw is None or payload is None:
             return Published(round_id)
-        self._gather.accept(payload, raw, announced_at_s=self.run.clock.now_s())
+        self._gather.accept(payload, announced_at_s=self.run.clock.now_s())
         with self._notes.timer.phase(PhaseName.UPLOAD):
             return await self._publish(round_id, payload.payload_id, raw)
 

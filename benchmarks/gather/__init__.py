@@ -1,0 +1,1 @@
+"""How close a gather comes to the speed of the receiver's own link."""
