@@ -429,7 +429,7 @@ def init_over_a_manifest(place: Place) -> list[str | Path]:
     return ["init", plan, "--store", place.case / "s", "--out", out, "--validator", me]
 
 
-@case(2, "validators.threshold: expected 1 to 1 (the number of validators), found 2")
+@case(2, "threshold", "found 2")
 def init_with_a_threshold_nobody_reaches(place: Place) -> list[str | Path]:
     plan, me = write_plan(place.case), place.run.identities["validator"].peer.text
     out, work = place.case / "m.json", place.case / "work"
