@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test lint types imports unit slow bench clean
+.PHONY: setup demo test lint types imports check unit slow bench clean
 
 setup: $(READY)
 
@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt .ci/setup
 demo: $(READY)
 	$(BIN)/shoal swarm --config configs/demo.toml --run-dir runs/demo --fresh
 
-test: lint types imports unit slow
+test: lint types imports check
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -35,14 +35,19 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
+# Whole files go to a worker each, so that servers and swarms of one file are started once.
+check: $(READY)
+	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
 unit: $(READY)
 	$(BIN)/pytest -n 2 -m "not slow" $(PYTEST_ARGS)
 
 slow: $(READY)
-	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compression
+	$(BIN)/python -m benchmarks.gather
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -247,8 +247,9 @@ def assert_only_bad_was_refused(gathering, gather, code):
     for identity in PEERS:
         if identity is not BAD:
             found = gather.accepted[identity.peer]
-            assert found.raw == good_payload(identity)
-            assert found.payload.payload_id == id_of(found.raw)
+            raw = found.payload.signed_header + found.payload.body.body
+            assert raw == good_payload(identity)
+            assert found.payload.payload_id == id_of(raw)
     (refusal,) = events(gathering, "payload-rejected")
     assert (refusal["peer"], refusal["code"]) == (BAD.peer.key.hex(), code)
     assert len(events(gathering, "payload-accepted")) == 19
@@ -426,7 +427,9 @@ def test_a_payload_is_fetched_once_and_its_copy_kept_under_its_id(gathering):
         assert set(asked.values()) == {1}
         for found in gather.accepted.values():
             key = run.keys.copy(found.payload.payload_id)
-            assert await store.get(key, max_bytes=10_000) == found.raw
+            assert await store.get(key, max_bytes=10_000) == (
+                found.payload.signed_header + found.payload.body.body
+            )
 
     run_virtual(body)
 

@@ -265,7 +265,8 @@ def test_the_record_holds_what_every_node_computes_and_copies_are_kept(opened, t
         record = await r.closed()
         for entry in record.counted:
             raw = await r.store.get(r.run.keys.copy(entry.payload_id), max_bytes=10_000)
-            assert raw == r.gather.accepted[entry.peer].raw
+            payload = r.gather.accepted[entry.peer].payload
+            assert raw == payload.signed_header + payload.body.body
         untouched = [flat.tobytes() for flat in r.state.base]
         assert untouched == [flat.tobytes() for flat in bigram_base()]
         payloads = [r.gather.accepted[e.peer].payload for e in record.counted]
