@@ -1,5 +1,7 @@
 """The documents: links lead somewhere, codes and commands exist, nothing points at a registry."""
 
+import fnmatch
+import json
 import re
 from pathlib import Path
 
@@ -7,10 +9,15 @@ import pytest
 import typer.main
 
 from shoal.node.app import app
+from shoal.node.config import load_node_config, load_run_plan
+from shoal.node.store_keys import StoreKeys
 from shoal.protocol.errors import ErrorCode
+from shoal.protocol.identity import from_seed
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docker").glob("*.md")]
+)
 README = ROOT / "README.md"
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 
@@ -18,8 +25,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 ADDRESS = re.compile(
     r"\b[a-z]+://[^\s)>\"]+|\b(?:[a-z0-9-]+\.)+(?:org|com|io|net|ai|co)\b", re.IGNORECASE
 )
+# Names below .example are nobody's (RFC 2606).
 ALLOWED_ADDRESS = re.compile(
-    r"https://(arxiv\.org|www\.rfc-editor\.org)/\S*|http://127\.0\.0\.1:\d+"
+    r"https://(arxiv\.org|www\.rfc-editor\.org)/\S*|http://127\.0\.0\.1:\d+|"
+    r"https?://[a-z{}.-]+\.example(:\d+)?|https?://(?=[`\s])"
 )
 # A command stands on an indented line or between backticks, so that prose about Shoal is left out.
 COMMAND = re.compile(r"(?:^ {4}|`)(make|shoal) ([a-z]+)", re.MULTILINE)
@@ -43,7 +52,7 @@ def shoal_commands() -> set[str]:
 
 
 def test_there_are_documents():
-    assert len(DOCUMENTS) >= 14
+    assert len(DOCUMENTS) >= 17
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,7 +111,6 @@ def example_payload() -> bytes:
     import numpy as np  # noqa: PLC0415  # only this test needs the codec
 
     from shoal.compression import BodyLayout, CodecSpec, ErrorFeedback  # noqa: PLC0415
-    from shoal.protocol.identity import from_seed  # noqa: PLC0415
     from shoal.protocol.payload import build_payload  # noqa: PLC0415
 
     layout = BodyLayout(CodecSpec(chunk_size=5, k_per_chunk=2), [7])
@@ -118,3 +126,57 @@ def example_payload() -> bytes:
         tokens=30_000,
         body=ErrorFeedback(layout, 0.95).stage([values]).body,
     )
+
+
+def indented_blocks(text: str) -> list[str]:
+    """Blocks of four spaces, without them; an empty line inside belongs to the block."""
+    found = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", text, re.MULTILINE)
+    return [re.sub(r"^ {4}", "", block, flags=re.MULTILINE).strip() + "\n" for block in found]
+
+
+def tomls() -> list[str]:
+    return [
+        block
+        for block in indented_blocks(README.read_text())
+        if re.match(r"\[[a-z]+\]\n|key_file", block)
+    ]
+
+
+def test_every_toml_of_the_readme_is_one_that_a_node_or_a_plan_takes(tmp_path):
+    plans = node_files = 0
+    base = next(block for block in tomls() if 'kind = "http"' in block)
+    demo = (ROOT / "configs" / "demo.toml").read_text()
+    for block in tomls():
+        file = tmp_path / "some.toml"
+        sections = set(re.findall(r"^\[([a-z]+)\]", block, re.MULTILINE))
+        if "admission" in sections:
+            # Its keys are cut short on the page.
+            continue
+        if "endpoints" in sections:
+            file.write_text(demo + "\n" + block)
+            plans += 1
+            load_run_plan(file)
+        elif "timing" in sections:
+            file.write_text(demo.replace("[timing]\n", block))
+            plans += 1
+            load_run_plan(file)
+        else:
+            # A section alone is added to a whole file.
+            whole = block if block.startswith("key_file") else base + block
+            file.write_text(whole)
+            node_files += 1
+            load_node_config(file)
+    assert (plans, node_files) == (2, 6)
+
+
+def test_the_bucket_policy_gives_away_payloads_and_nothing_else():
+    (text,) = re.findall(r"```json\n(.*?)```", README.read_text(), re.DOTALL)
+    (statement,) = json.loads(text)["Statement"]
+    assert statement["Action"] == "s3:GetObject"
+    assert statement["Effect"] == "Allow"
+    keys = StoreKeys(bytes(32))
+    peer = from_seed(b"\1" * 32).peer
+    pattern = statement["Resource"].removeprefix("arn:aws:s3:::annas-payloads/")
+    assert fnmatch.fnmatchcase(keys.payload(1, peer), pattern)
+    for other in (keys.manifest, keys.record(1), keys.hello(peer), keys.probe("00" * 32)):
+        assert not fnmatch.fnmatchcase(other, pattern)
