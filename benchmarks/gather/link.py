@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 _BLOCK_BYTES = 1 << 17
+_QUEUE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,18 @@ class Served:
 
 
 class _Bucket:
-    """A link of so many bytes per second, shared by all connections."""
+    """A link of so many bytes per second, shared by all connections.
+
+    The sender may be late by what a router's queue holds (50 ms) without the link going idle.
+    """
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at_s = time.monotonic()
 
     async def take(self, num_bytes: int) -> None:
-        self._free_at_s = max(self._free_at_s, time.monotonic()) + num_bytes / self._bytes_per_s
+        earliest_s = time.monotonic() - _QUEUE_S
+        self._free_at_s = max(self._free_at_s, earliest_s) + num_bytes / self._bytes_per_s
         wait_s = self._free_at_s - time.monotonic()
         if wait_s > 0.002:
             await asyncio.sleep(wait_s)

@@ -47,7 +47,7 @@ from shoal.storage.object_store import (
 )
 from shoal.storage.progress import note_moved
 
-_BLOCK_BYTES = 1 << 18
+_BLOCK_BYTES = 1 << 20
 _MAX_REFUSAL_BYTES = 512
 _MAX_LIST_BYTES = 1 << 20
 
@@ -305,6 +305,8 @@ class HttpStore:
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                # Large objects: fewer wake-ups for each megabyte.
+                read_bufsize=_BLOCK_BYTES,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
                 max_line_size=8190,
                 max_field_size=8190,
@@ -318,22 +320,24 @@ class HttpStore:
             raise ObjectTooLargeError(
                 f"object {key!r}: {num_bytes} bytes announced, at most {max_bytes} allowed", key
             )
-        body = bytearray()
+        # Its final size at once: growing would copy a large body again and again.
+        body, filled = memoryview(bytearray(num_bytes)), 0
         window_at_s, window_bytes = time.monotonic(), 0
-        while len(body) < num_bytes:
+        while filled < num_bytes:
             async with asyncio.timeout(self._limits.rate_window_s):
-                block = await answer.content.read(min(_BLOCK_BYTES, num_bytes - len(body)))
+                block = await answer.content.read(min(_BLOCK_BYTES, num_bytes - filled))
             if not block:
                 raise ObjectSizeError(
-                    f"object {key!r}: {num_bytes} bytes announced, {len(body)} came", key
+                    f"object {key!r}: {num_bytes} bytes announced, {filled} came", key
                 )
-            body += block
+            body[filled : filled + len(block)] = block
+            filled += len(block)
             note_moved(len(block))
             age_s = time.monotonic() - window_at_s
             if age_s >= self._limits.rate_window_s:
-                if len(body) - window_bytes < self._limits.min_bytes_per_s * age_s:
+                if filled - window_bytes < self._limits.min_bytes_per_s * age_s:
                     raise StorageUnavailableError(f"object {key!r}: slower than allowed", key)
-                window_at_s, window_bytes = time.monotonic(), len(body)
+                window_at_s, window_bytes = time.monotonic(), filled
         return bytes(body)
 
 
