@@ -69,6 +69,17 @@ class CheckpointFolder:
                 "checkpoint is kept: free some space and start again"
             ) from error
 
+    def keep_evidence(self, known: bytes, other: bytes) -> str:
+        """Writes two conflicting records beside the checkpoints; says where, or why not."""
+        names = ("fork-known.record", "fork-other.record")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name, raw in zip(names, (known, other), strict=True):
+                write_atomically(self.folder / name, raw)
+        except OSError as error:
+            return f"the evidence cannot be written: {error.strerror}"
+        return f"evidence: {', '.join(str(self.folder / name) for name in names)}"
+
     def load(self) -> Snapshot | None:
         """The newest whole checkpoint, or None if there has never been one.
 

@@ -85,6 +85,9 @@ async def _unless_stopped(steps: RoundSteps, action: Action, stop: asyncio.Event
         steps.stop_training()
         if isinstance(action, Stage | Publish | Train | Apply):
             done, _ = await asyncio.wait({work}, timeout=_patience_s(action))
+            if steps.is_applying:
+                # Half-moved parameters must not be reported as the node's last word.
+                done, _ = await asyncio.wait({work})
             if done:
                 # What is done is done: the machine must stand where the disk stands.
                 return await work

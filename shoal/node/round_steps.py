@@ -8,6 +8,7 @@ or hold the rules of an arrow (its own module does).
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 
 from shoal.node import publisher
 from shoal.node.applying import apply_record
@@ -23,8 +24,9 @@ from shoal.node.staging import check_own, keep_learned, stage_payload
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_timer import PhaseName, RoundTimer
 from shoal.node.validator import Attended, close_round
-from shoal.protocol.errors import RemoteProtocolError
-from shoal.protocol.record import VerifiedRecord
+from shoal.protocol.chain import ChainHead
+from shoal.protocol.errors import ForkError, RemoteProtocolError
+from shoal.protocol.record import VerifiedRecord, check_fork
 from shoal.protocol.round_machine import (
     Applied,
     Failed,
@@ -59,6 +61,10 @@ class RoundSteps:
         self._notes = RoundNotes(timer=RoundTimer(run.meter.now_s))
         self._attended = Attended()
         self._num_conflicts = 0
+        self._last: tuple[ChainHead, VerifiedRecord] | None = None
+        """The record applied last, and the head before it."""
+        self.is_applying = False
+        """Parameters are moving in a worker thread: not a moment to look at them."""
 
     def known_record(self) -> VerifiedRecord | None:
         """The round's record, if the gather has seen it."""
@@ -87,6 +93,27 @@ class RoundSteps:
         self.run.log.emit(EventName.ROUND_OPENED, round_id=round_id)
         self._polling = asyncio.create_task(self._gather.poll())
         return NoRecordYet(round_id)
+
+    async def _check_fork(self) -> None:
+        """Looks again, a round later, at the record applied last: another one there is a fork.
+
+        Raises:
+            HaltError: E_FORK; both records are kept as evidence.
+        """
+        if self._last is None:
+            return
+        before, known = self._last
+        round_id, rules = known.record.round_id, self.run.record_rules
+        store = self.run.store.labelled(peer="validators", kind="record")
+        try:
+            raw = await store.get(self.run.keys.record(round_id), max_bytes=rules.max_bytes)
+            if raw != known.raw:
+                check_fork(known, raw, rules, before)
+        except ForkError as error:
+            raise HaltError(f"{error}; {self._folder.keep_evidence(known.raw, raw)}") from error
+        except (RemoteProtocolError, StorageError) as error:
+            # Not a certified record, or none: it proves nothing, and ours is applied already.
+            logger.warning("round %d: its record looks different now: %s", round_id, error)
 
     async def train(self, round_id: int, until_s: float) -> Trained:
         """H inner steps from the base parameters, or fewer (deadline, record, stop)."""
@@ -190,15 +217,17 @@ class RoundSteps:
 
     async def apply(self, verified: VerifiedRecord, settlement: Settlement) -> Applied:
         """Applies exactly what the record lists, settles the residual, makes it durable."""
+        await self._check_fork()
         payloads = await asyncio.gather(
             *(self._gather.fetch_counted(entry) for entry in verified.record.counted)
         )
-        notes = self._notes
+        notes, before = self._notes, self.state.head
         notes.counted = settlement is Settlement.COMMIT
-        with notes.timer.phase(PhaseName.APPLY):
+        with notes.timer.phase(PhaseName.APPLY), self._applying():
             notes.update_norm, notes.aggregated = await asyncio.to_thread(
                 apply_record, self.run, self.state, self._folder, verified, payloads, settlement
             )
+        self._last = (before, verified)
         await self._stop_gather()
         notes.busy = self._inner.take_intervals()
         self._attended = Attended(verified.record.round_id, frozenset(self._gather.attending))
@@ -215,6 +244,14 @@ class RoundSteps:
             )
         )
         return Applied(verified.head)
+
+    @contextlib.contextmanager
+    def _applying(self) -> Iterator[None]:
+        self.is_applying = True
+        try:
+            yield
+        finally:
+            self.is_applying = False
 
     def _held_out_loss(self) -> float:
         batch = self._data.held_out_batch()

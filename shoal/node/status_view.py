@@ -49,6 +49,11 @@ def show_status(path: Path, console: Console, *, watch: bool, as_json: bool) -> 
 def _watch(reader: LogFolder, console: Console, wait: Callable[[], None]) -> None:
     """Redraws until `wait` is interrupted."""
     try:
+        if console.is_dumb_terminal:
+            # Nothing can be redrawn there: every screen below the last one.
+            while True:
+                console.print(draw(reader.read(), console, time.time()))
+                wait()
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(draw(reader.read(), console, time.time()), refresh=True)

@@ -79,6 +79,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Starts the process; its output goes to node.log."""
+        self.view.finished, self.view.parameters_root = False, ""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         environment |= self._secrets
         with (self.folder / "node.log").open("ab") as log:
@@ -186,6 +187,8 @@ async def _run_nodes(console: Console, folder: SwarmFolder, nodes: Sequence[Node
     _install_signals(stop, nodes)
     try:
         for node in nodes:
+            # What an earlier start has logged is known, not news.
+            node.view.read_new()
             node.start()
         with SwarmView(console, folder.manifest, [node.view for node in nodes]) as view:
             await _watch(view, nodes, stop)

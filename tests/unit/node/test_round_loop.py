@@ -1,14 +1,23 @@
 """Several whole nodes in one process, over one store in memory, in virtual time."""
 
 import asyncio
+import contextlib
 import random
+from dataclasses import replace
 
 import pytest
 
 from shoal.node.errors import DivergedError, HaltError, ResourceError
 from shoal.node.round_loop import Outcome
+from shoal.node.store_keys import StoreKeys
+from shoal.protocol.chain import genesis_head
 from shoal.protocol.errors import ErrorCode
-from shoal.storage.errors import StorageFullError, StorageUnavailableError
+from shoal.protocol.record import build_record, read_record
+from shoal.storage.errors import (
+    ObjectNotFoundError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import VALIDATOR, peer
 from tests.support.nodes import SimulatedNode, bigram_manifest
@@ -339,5 +348,65 @@ def test_a_node_that_computes_another_state_than_the_record_halts_with_the_old_o
         with pytest.raises(DivergedError, match="root of the parameters"):
             await life
         assert late.load().head.round_id == 0
+
+    run_virtual(body)
+
+
+def test_a_second_certified_record_in_the_place_of_an_applied_one_halts_with_both_as_evidence(
+    swarm,
+):
+    nodes: list[SimulatedNode] = []
+    rules = MANIFEST.record_rules()
+    genesis = genesis_head(MANIFEST.run_id, MANIFEST.genesis.root)
+    key = StoreKeys(MANIFEST.run_id).record(1)
+    known: list[bytes] = []
+
+    def fault(verb, asked_key, asked):
+        applied = all(node.state.head.round_id >= 1 for node in nodes)
+        if (verb, asked_key) != ("get", key) or not known or not applied:
+            return None
+        record = read_record(known[0], rules, genesis).record
+        other = replace(record, closed_at_ms=record.closed_at_ms + 1)
+        return build_record(other, (VALIDATOR,))
+
+    async def body(loop):
+        store = FaultyStore(fault=fault)
+        nodes.extend(swarm(loop, store))
+        lives = [asyncio.create_task(node.live()) for node in nodes]
+        while not known:
+            await asyncio.sleep(1.0)
+            with contextlib.suppress(ObjectNotFoundError):
+                known.append(await store.inner.get(key, max_bytes=1 << 20))
+        done, _ = await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
+        for life in done:
+            with pytest.raises(HaltError, match="E_FORK"):
+                await life
+        for life in lives:
+            life.cancel()
+        await asyncio.wait(lives)
+        assert store.num_injected >= 1
+        halted = [node for node, life in zip(nodes, lives, strict=True) if life in done]
+        for node in halted:
+            evidence = sorted(p.name for p in (node.disk / "checkpoints").glob("fork-*"))
+            assert evidence == ["fork-known.record", "fork-other.record"]
+            assert (node.disk / "checkpoints" / "fork-known.record").read_bytes() == known[0]
+
+    run_virtual(body)
+
+
+def test_garbage_in_the_place_of_an_applied_record_proves_nothing(swarm):
+    nodes: list[SimulatedNode] = []
+    key = StoreKeys(MANIFEST.run_id).record(1)
+
+    def fault(verb, asked_key, asked):
+        applied = nodes and all(node.state.head.round_id >= 1 for node in nodes)
+        return b"garbage" if (verb, asked_key) == ("get", key) and applied else None
+
+    async def body(loop):
+        store = FaultyStore(fault=fault)
+        nodes.extend(swarm(loop, store))
+        await asyncio.gather(*(node.live() for node in nodes))
+        assert store.num_injected >= 1
+        assert_agreed(nodes)
 
     run_virtual(body)

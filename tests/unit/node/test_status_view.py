@@ -105,7 +105,9 @@ def test_many_nodes_fit_on_one_screen(tmp_path):
     assert "and 50 more nodes" in text
 
 
-def test_watching_redraws_until_it_is_interrupted(tmp_path):
+@pytest.mark.parametrize("terminal", ["xterm", "dumb"])
+def test_watching_redraws_until_it_is_interrupted(tmp_path, monkeypatch, terminal):
+    monkeypatch.setenv("TERM", terminal)
     log = tmp_path / "events.jsonl"
     rounds = [[started()], [started(), report(1)]]
 
