@@ -221,7 +221,9 @@ def check_address(ip: str, *, allow_loopback: bool) -> None:
         address = ipaddress.ip_address(ip)
     except ValueError as error:
         raise _address_error(ip) from error
-    if allow_loopback and address.is_loopback:
+    # Newer Pythons call an IPv4-mapped address what the address inside it is.
+    is_mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+    if allow_loopback and address.is_loopback and not is_mapped:
         return
     is_denied = any(address in network for network in _DENIED if network.version == address.version)
     is_outside = address.version == 6 and address not in _IPV6_GLOBAL
