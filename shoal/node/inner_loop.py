@@ -2,8 +2,11 @@
 
 Without overlap a round's inner loop starts when the round before is applied. With
 `timing.overlap = "one-round"` it starts as soon as the round before is staged: while that one's
-payload is uploaded, gathered and recorded, this node already trains from the parameters that it
-has, which lack that one update. The pseudo-gradient is taken against those same parameters.
+payload is uploaded, gathered and recorded, this node already trains. The one update that its
+parameters lack is guessed: its own pseudo-gradient of that round stands in for everybody's (eager
+updates, arXiv 2502.12996). Without a guess every update would be made twice over, from the same
+place, and training would swing instead of converge. The pseudo-gradient is taken against the
+parameters that the inner loop began with.
 
 Guarantees: what a node trains on is a pure function of (run, record, peer) in both modes: the seed
 comes from the newest record that a node is sure to have when the inner loop may start; a checkpoint
@@ -22,7 +25,8 @@ from dataclasses import dataclass, replace
 from shoal.node.data_source import DataSource
 from shoal.node.errors import HaltError, NodeError
 from shoal.node.local_state import LocalState
-from shoal.node.pseudo_gradient import Flat
+from shoal.node.model import parameters_of
+from shoal.node.pseudo_gradient import Flat, pseudo_gradient
 from shoal.node.run_context import RunContext
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_timer import Interval
@@ -66,11 +70,16 @@ class InnerLoop:
         """Whether the run trains one round ahead."""
         return self._run.manifest.timing.overlap == OVERLAP
 
-    def start_ahead(self, round_id: int) -> None:
-        """Begins the inner loop of the next round, if the run overlaps and has that round."""
+    def start_ahead(self, round_id: int, learned: Learned) -> None:
+        """Begins the inner loop of the next round, if the run overlaps and has that round.
+
+        Args:
+            round_id: the next round.
+            learned: what this node has just staged: its guess of the update that is missing.
+        """
         if self.overlaps and round_id <= self._run.manifest.run.num_rounds and not self._stopped:
-            # The applied update will move `state.base` meanwhile.
-            start = [flat.copy() for flat in self._state.base]
+            own = pseudo_gradient(learned.start, parameters_of(self._state.trainer.model))
+            start = [flat - step for flat, step in zip(self._state.base, own, strict=True)]
             until_s = self._run.clock.now_s() + self._run.limits.training_s
             self._begin(round_id, start, until_s)
 

@@ -3,9 +3,13 @@
 import asyncio
 import random
 
+import numpy as np
 import pytest
 
+from shoal.node import staging
 from shoal.node.data_source import DataSource
+from shoal.node.inner_loop import InnerLoop
+from shoal.node.pseudo_gradient import pseudo_gradient
 from shoal.node.round_loop import Outcome
 from shoal.protocol.chain import ChainHead, round_seed
 from shoal.protocol.manifest import TimingSection
@@ -144,3 +148,33 @@ def test_what_a_round_is_trained_on_depends_on_the_record_two_rounds_back(swarm,
         assert len(set(seeds)) == NUM_ROUNDS - 1
 
     run_virtual(body)
+
+
+def test_the_update_that_is_missing_is_guessed_by_ones_own(swarm, monkeypatch):
+    """Without the guess two rounds in a row would make the same step from the same place."""
+    own: list[list[np.ndarray]] = []
+    begun: list[tuple[int, list[np.ndarray], list[np.ndarray]]] = []
+    begin = InnerLoop._begin
+
+    def noting(base, local):
+        own.append(pseudo_gradient(base, local))
+        return own[-1]
+
+    def noting_begin(self, round_id, start, until_s):
+        begun.append((round_id, start, [flat.copy() for flat in self._state.base]))
+        begin(self, round_id, start, until_s)
+
+    monkeypatch.setattr(staging, "pseudo_gradient", noting)
+    monkeypatch.setattr(InnerLoop, "_begin", noting_begin)
+
+    async def body(loop):
+        nodes = swarm(loop, FaultyStore(), num_peers=1)
+        await asyncio.gather(*(node.live() for node in nodes))
+
+    run_virtual(body)
+    assert [round_id for round_id, _, _ in begun] == list(range(1, NUM_ROUNDS + 1))
+    assert len(own) == NUM_ROUNDS
+    for (_, start, base), step in zip(begun[1:], own, strict=False):
+        for mine, flat, moved in zip(start, base, step, strict=True):
+            assert np.array_equal(mine, flat - moved)
+            assert not np.array_equal(mine, flat)
