@@ -80,7 +80,10 @@ class SwarmView:
         table.add_column("refused")
         for node in self._nodes:
             table.add_row(*self._row(node))
-        return Group(head, ProgressBar(total=total, completed=done, width=60), table)
+        # A bar alone ends without a new line; a row of a table does not.
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=total, completed=done, width=60))
+        return Group(head, bar, table)
 
     def _row(self, node: NodeView) -> tuple[RenderableType, ...]:
         steps = self._manifest.training.inner_steps
