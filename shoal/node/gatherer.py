@@ -72,7 +72,7 @@ class Rejected:
 
 
 class RoundGather:
-    """The gather of one round. `run` polls until it is cancelled."""
+    """The gather of one round. `poll` looks until the record is there or it is cancelled."""
 
     def __init__(
         self,

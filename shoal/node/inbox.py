@@ -13,7 +13,7 @@ stored was verified like everything a validator gathers; keys are parsed, not us
 lie under this run's prefix; one client's fault is that client's answer and never the server's end.
 
 Does not do: authenticate readers (everything here is public), overwrite, delete, or serve pages.
-aiohttp's server enters here and in `web_page`.
+aiohttp's server enters here and in `web`.
 """
 
 import asyncio

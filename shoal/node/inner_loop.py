@@ -22,11 +22,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from shoal.node.data_source import DataSource
+from shoal.node.data_source import BatchSource, DataSource
 from shoal.node.errors import HaltError, NodeError
 from shoal.node.local_state import LocalState
-from shoal.node.model import parameters_of
-from shoal.node.pseudo_gradient import Flat, pseudo_gradient
+from shoal.node.pseudo_gradient import Flat
 from shoal.node.run_context import RunContext
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_timer import Interval
@@ -70,15 +69,15 @@ class InnerLoop:
         """Whether the run trains one round ahead."""
         return self._run.manifest.timing.overlap == OVERLAP
 
-    def start_ahead(self, round_id: int, learned: Learned) -> None:
+    def start_ahead(self, round_id: int, own: list[Flat]) -> None:
         """Begins the inner loop of the next round, if the run overlaps and has that round.
 
         Args:
             round_id: the next round.
-            learned: what this node has just staged: its guess of the update that is missing.
+            own: the pseudo-gradient that this node has just staged: its guess of the update that is
+                missing.
         """
         if self.overlaps and round_id <= self._run.manifest.run.num_rounds and not self._stopped:
-            own = pseudo_gradient(learned.start, parameters_of(self._state.trainer.model))
             start = [flat - step for flat, step in zip(self._state.base, own, strict=True)]
             until_s = self._run.clock.now_s() + self._run.limits.training_s
             self._begin(round_id, start, until_s)
@@ -141,7 +140,9 @@ class InnerLoop:
         interrupt = threading.Event()
         if self._stopped:
             interrupt.set()
-        work = asyncio.to_thread(self._train, round_id, start, until_s, interrupt)
+        # Here and not in the thread: the head may move while that waits for its turn.
+        batches = self._data.batches(self._seed(round_id), self._run.me.key)
+        work = asyncio.to_thread(self._train, round_id, start, batches, until_s, interrupt)
         self._running = _Running(
             round_id=round_id,
             task=asyncio.create_task(work),
@@ -156,13 +157,18 @@ class InnerLoop:
         self._running = None
 
     def _train(
-        self, round_id: int, start: list[Flat], until_s: float, interrupt: threading.Event
+        self,
+        round_id: int,
+        start: list[Flat],
+        batches: BatchSource,
+        until_s: float,
+        interrupt: threading.Event,
     ) -> InnerResult:
         log, clock = self._run.log, self._run.clock
         self._state.trainer.load_base(start)
         return self._state.trainer.run(
             round_id,
-            self._data.batches(self._seed(round_id), self._run.me.key),
+            batches,
             out_of_time=lambda: clock.now_s() >= until_s,
             interrupt=interrupt,
             on_step=_reporter(log.emit, round_id),

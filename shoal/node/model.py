@@ -4,7 +4,7 @@ Guarantees: only architectures that transformers itself ships, built from the ma
 with no network and no remote code; parameters are fp32 on the CPU, named and ordered as
 `named_parameters` lists them (tied weights once).
 
-Does not do: load weights from anywhere (see `genesis`), or know about training.
+Does not do: load weights from anywhere (see `parameters`), or know about training.
 """
 
 import os

@@ -18,7 +18,7 @@ from shoal.node.errors import HaltError
 from shoal.node.inner_loop import Learned
 from shoal.node.local_state import LocalState, to_snapshot
 from shoal.node.model import parameters_of
-from shoal.node.pseudo_gradient import pseudo_gradient
+from shoal.node.pseudo_gradient import Flat, pseudo_gradient
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.payload import Payload, PayloadContext, build_payload, validate
@@ -32,6 +32,8 @@ class StagedPayload:
     payload: Payload[CheckedBody] | None
     """None: every chunk is empty, there is nothing to send."""
     stats: QuantizationStats
+    gradient: list[Flat]
+    """This node's own pseudo-gradient, dense."""
     pseudo_gradient_norm: float
 
 
@@ -73,7 +75,9 @@ def stage_payload(
     payload = check_own(run, state, raw)
     state.staged_raw = raw
     folder.save(to_snapshot(state, manifest))
-    return StagedPayload(raw=raw, payload=payload, stats=staged.stats, pseudo_gradient_norm=norm)
+    return StagedPayload(
+        raw=raw, payload=payload, stats=staged.stats, gradient=gradient, pseudo_gradient_norm=norm
+    )
 
 
 def keep_learned(state: LocalState, learned: Learned) -> None:

@@ -77,6 +77,8 @@ async def _changed_or_poll(run: RunContext, gather: RoundGather) -> None:
 
 async def _expected(run: RunContext, gather: RoundGather, before: Attended) -> Set[PeerId]:
     attended = before.peers if before.round_id == gather.round_id - 1 else frozenset()
+    if not attended:
+        return frozenset(gather.attending)
     prefix = run.keys.published_prefix(gather.round_id - 1)
     try:
         page = await run.store.labelled(peer="run", kind="list").list(prefix)

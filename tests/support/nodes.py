@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,18 @@ class SimulatedNode:
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (self.disk / "events.jsonl").read_text().splitlines()
         return [event for line in lines if (event := json.loads(line))["event"] == name]
+
+
+async def live_through(node: SimulatedNode, num_crashes: int, draw: random.Random) -> Outcome:
+    """A node's life with crashes at random moments and pauses after them."""
+    while True:
+        life = asyncio.create_task(node.live())
+        if num_crashes == 0:
+            return await life
+        num_crashes -= 1
+        await asyncio.wait({life}, timeout=draw.random() * 40)
+        if life.done():
+            return await life
+        life.cancel()
+        await asyncio.wait({life})
+        await asyncio.sleep(draw.random() * 20)

@@ -20,7 +20,7 @@ from shoal.storage.errors import (
 )
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import VALIDATOR, peer
-from tests.support.nodes import SimulatedNode, bigram_manifest
+from tests.support.nodes import SimulatedNode, bigram_manifest, live_through
 from tests.support.virtual_time import run_virtual
 
 MANIFEST = bigram_manifest()
@@ -135,24 +135,13 @@ def test_nodes_agree_under_random_delays_failures_and_crashes(swarm, seed):
             return StorageUnavailableError("503", key)
         return draw.random() * 2 if chance < 0.5 else None
 
-    async def live_through(node, num_crashes):
-        while True:
-            life = asyncio.create_task(node.live())
-            if num_crashes == 0:
-                return await life
-            num_crashes -= 1
-            await asyncio.wait({life}, timeout=draw.random() * 40)
-            if life.done():
-                return await life
-            life.cancel()
-            await asyncio.wait({life})
-            await asyncio.sleep(draw.random() * 20)
-
     async def body(loop):
         store = FaultyStore(fault=fault)
         nodes = swarm(loop, store)
         crashes = [draw.randrange(4) for _ in nodes]
-        await asyncio.gather(*map(live_through, nodes, crashes))
+        await asyncio.gather(
+            *(live_through(node, n, draw) for node, n in zip(nodes, crashes, strict=True))
+        )
         assert sum(crashes) > 0
         assert store.num_injected > 50
         assert_agreed(nodes)
