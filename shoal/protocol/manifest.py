@@ -24,6 +24,7 @@ from shoal.protocol.payload import PayloadRules
 from shoal.protocol.payload_header import expected_payload_bytes
 from shoal.protocol.record import RecordRules
 from shoal.protocol.schema import Notation, Settings, bounded, from_plain, one_of, to_plain
+from shoal.protocol.seed_addresses import check_seeds
 from shoal.protocol.signing import Domain, digest
 
 MAX_MANIFEST_BYTES = 1 << 20
@@ -163,6 +164,8 @@ class EndpointsSection:
     providers: tuple[ProviderSection, ...] = ()
     allow_loopback: bool = False
     """A run on one machine: its own addresses are allowed."""
+    seeds: tuple[str, ...] = ()
+    """Peers to ask first where others are: multiaddrs (`seed_addresses`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,6 +285,7 @@ def check_manifest(manifest: RunManifest) -> RunManifest:
     _check_tensors(manifest)
     _check_keys(manifest)
     _check_sizes(manifest)
+    check_seeds(manifest.endpoints.seeds)
     return manifest
 
 
