@@ -10,7 +10,6 @@ Does not do: anything itself; each command is one call.
 import asyncio
 import errno
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -104,17 +103,33 @@ def data_prepare(
 @app.command()
 def init(
     plan: Annotated[Path, typer.Argument(help="The run plan, a TOML file.")],
-    store: Annotated[Path, typer.Option("--store", help="Root folder of the store.")],
     out: Annotated[Path, typer.Option("--out", help="Where to write manifest.json.")],
-    validator: Annotated[list[str], typer.Option(help="Peer id of a validator; repeat it.")],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="The validator's node.toml: its store, its key."),
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Instead: root folder of the store.")
+    ] = None,
+    validator: Annotated[
+        list[str] | None, typer.Option(help="Peer id of a validator, if not --config's.")
+    ] = None,
     work: Annotated[Path, typer.Option("--work", help="Folder for shards.")] = Path("data"),
     threshold: Annotated[int, typer.Option(help="Validators that must sign.")] = 1,
 ) -> None:
     """Start a run: make genesis, shards and manifest, and put them into the store."""
-    from shoal.node.swarm_setup import init_run
+    from shoal.node.init_run import init_run, init_run_at
+    from shoal.node.init_view import InitView
 
-    manifest = init_run(plan, store, out, validator, work, threshold)
-    console = Console()
+    console, ids = Console(), validator or []
+    with InitView(console) as view:
+        if store is not None and config is None:
+            manifest = init_run(plan, store, out, ids, work, threshold, view.tell)
+        elif config is not None and store is None:
+            manifest = init_run_at(plan, config, out, ids, work, threshold, view.tell)
+        else:
+            expected = "either a node.toml, or --store with a folder"
+            raise ConfigError("command line", "--config", expected, "both" if store else "neither")
     console.print(f"run        {manifest.run_id.hex()}", soft_wrap=True)
     console.print(f"parameters {sum(manifest.sizes):,}")
     console.print(f"payload    {manifest.payload_bytes:,} bytes")
@@ -265,29 +280,13 @@ def swarm(
 def _run_node(
     manifest_file: Path, config_file: Path, *, validates: bool, leave_with_parent: bool
 ) -> None:
-    from shoal.node import stopping
-    from shoal.node.config import load_node_config
-    from shoal.node.manifest_file import load_manifest
+    from shoal.node.foreground import run_in_foreground
 
-    manifest, config = load_manifest(manifest_file), load_node_config(config_file)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if leave_with_parent:
-        stopping.leave_with_parent()
-
-    async def body() -> None:
-        from shoal.node.start_node import run_node
-
-        stop = asyncio.Event()
-        stopping.install(stop)
-        result = await run_node(manifest, config, validates=validates, stop=stop)
-        verb = "finished" if result.outcome.finished else "stopped after"
-        Console().print(
-            f"{verb} round {result.outcome.round_id}, state {result.state_hash.hex()[:16]}, "
-            f"parameters {result.parameters_root.hex()[:16]}",
-            soft_wrap=True,
+    _run(
+        lambda: run_in_foreground(
+            manifest_file, config_file, validates=validates, leave_with_parent=leave_with_parent
         )
-
-    _run(body)
+    )
 
 
 def _run(body: Callable[[], Coroutine[None, None, None]]) -> None:

@@ -27,6 +27,7 @@ from shoal.protocol.manifest import (
     TrainingSection,
 )
 from shoal.protocol.schema import Notation, bounded, from_plain, one_of
+from shoal.storage.proxy import is_proxy_url
 
 T = TypeVar("T")
 
@@ -49,6 +50,8 @@ class StoreConfig:
     region: str = "us-east-1"
     lists_in_order: bool = True
     """The server lists keys in byte order; SeaweedFS does not."""
+    joins_once: bool = True
+    """The server keeps create-once also when several writers join parts; SeaweedFS does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +65,9 @@ class PayloadsConfig:
     account: str = ""
     bucket: str = ""
     region: str = "us-east-1"
+    lists_in_order: bool = True
+    joins_once: bool = True
+    """Both as in `[store]`, for the bucket of this node."""
     local_port: int = bounded(0, 65535, default=0)
     """What `{port}` stands for in the providers of a run on one machine."""
 
@@ -118,6 +124,9 @@ class NodeConfig:
     clock_offset_s: float = bounded(-86400.0, 86400.0, default=0.0)
     """Added to this machine's clock, where that cannot be set."""
     web: WebConfig = field(default_factory=WebConfig)
+    proxy: str = ""
+    """`http://HOST:PORT` of a proxy that HTTP and S3 go through; empty: none, whatever the
+    environment says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +183,8 @@ def load_node_config(path: Path) -> NodeConfig:
     if config.web.listen and parse_listen(config.web.listen) is None:
         expected = 'HOST:PORT, as in "127.0.0.1:8080", or an empty text for no page'
         raise ConfigError(path, "web.listen", expected, repr(config.web.listen))
+    if config.proxy and not is_proxy_url(config.proxy):
+        raise ConfigError(path, "proxy", "http://HOST:PORT, and nothing else", config.proxy)
     base = path.resolve().parent
     return replace(
         config,

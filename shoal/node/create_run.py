@@ -1,14 +1,16 @@
 """Starting a run: genesis, data and manifest from a plan (`shoal init`).
 
-Guarantees: the manifest is put into the store last, after everything that it names; doing it again
-with the same plan and data gives the same bytes except for the genesis on another machine, and an
-existing manifest is never replaced.
+Guarantees: the manifest is put into the store last, after everything that it names, so that half a
+run never looks whole; doing it again with the same plan and data gives the same bytes except for
+the genesis on another machine, sends what is missing and replaces nothing.
 
 Does not do: start nodes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from shoal.compression import BodyLayout, SpecMismatchError
 from shoal.node import blobs
@@ -32,8 +34,13 @@ from shoal.protocol.manifest import (
     ValidatorsSection,
     check_manifest,
 )
-from shoal.storage.errors import ObjectExistsError, StorageError
-from shoal.storage.meter import MeteredStore
+from shoal.storage.errors import (
+    AccessDeniedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from shoal.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,25 +143,93 @@ def _data_section(plan: RunPlan, data: PreparedData) -> DataSection:
     )
 
 
-async def store_run(new: NewRun, data: PreparedData, store: MeteredStore) -> None:
-    """Uploads genesis, data and, last, the manifest.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """An object on its way into the store.
+
+    Attributes:
+        name: what it is.
+        number: of the objects of the run, from 1; the manifest is the last one.
+        num_objects: of the run.
+        num_bytes: its length.
+        stage: "begins" before it is looked for, then "sent", or "there" if it was.
+    """
+
+    name: str
+    number: int
+    num_objects: int
+    num_bytes: int
+    stage: Literal["begins", "sent", "there"] = "begins"
+
+
+def _nobody(_: Step) -> None:
+    """For callers that do not look."""
+
+
+async def store_run(
+    new: NewRun, data: PreparedData, store: ObjectStore, tell: Callable[[Step], None] = _nobody
+) -> None:
+    """Uploads genesis, data and, last, the manifest; what is there already is not sent again.
+
+    Args:
+        new: of `make_run`.
+        data: of `prepare_data`.
+        store: where to.
+        tell: hears of every object before and after it.
 
     Raises:
-        ResourceError: the store did not take them.
+        ResourceError: the store did not take them, or has something else in their place.
     """
     keys = StoreKeys(new.manifest.run_id)
     files = [data.tokenizer.path, data.held_out.path, *(shard.path for shard in data.shards)]
+    num_objects = len(files) + 2
+
+    async def put(number: int, name: str, key: str, raw: bytes) -> None:
+        step = Step(name=name, number=number, num_objects=num_objects, num_bytes=len(raw))
+        tell(step)
+        is_sent = await _put_once(store, key, raw)
+        tell(replace(step, stage="sent" if is_sent else "there"))
+
     try:
-        await blobs.upload(store, keys, new.genesis)
-        for path in files:
-            await blobs.upload(store, keys, path.read_bytes())
-        await store.labelled(peer="run", kind="manifest").put(
-            keys.manifest, new.manifest.to_bytes()
-        )
-    except ObjectExistsError:
-        return
+        await put(1, "genesis", keys.blob(new.manifest.genesis.blob.sha256), new.genesis)
+        for number, path in enumerate(files, start=2):
+            raw = path.read_bytes()
+            await put(number, path.name, keys.blob(blobs.describe_bytes(raw).sha256), raw)
+        await put(num_objects, "manifest", keys.manifest, new.manifest.to_bytes())
     except StorageError as error:
         raise ResourceError(f"the store does not take the new run: {error}") from error
+
+
+async def _put_once(store: ObjectStore, key: str, raw: bytes) -> bool:
+    """False if it was there; keys are named by content, so the length tells a stump from a whole.
+
+    Raises:
+        StorageError: the store did not take it.
+        ResourceError: something else is there.
+    """
+    if await _length_of(store, key) is None:
+        try:
+            await store.put(key, raw)
+        except ObjectExistsError:
+            # Somebody else was faster, or we may not look.
+            pass
+        else:
+            return True
+    num_bytes = (await store.head(key)).num_bytes
+    if num_bytes != len(raw):
+        raise ResourceError(
+            f"the store has {num_bytes} bytes at {key}, where {len(raw)} bytes belong; delete that "
+            "object and start again"
+        )
+    return False
+
+
+async def _length_of(store: ObjectStore, key: str) -> int | None:
+    """None if it is not there; who may not list is told "denied" for that too."""
+    try:
+        return (await store.head(key)).num_bytes
+    except (ObjectNotFoundError, AccessDeniedError):
+        return None
 
 
 def admit(plan: RunPlan, peers: tuple[PeerId, ...]) -> RunPlan:

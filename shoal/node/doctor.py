@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from shoal.node.buckets import written_bucket
 from shoal.node.clock import MAX_CLOCK_ERROR_S, SystemClock
 from shoal.node.config import NodeConfig
 from shoal.node.doctor_lines import DoctorCode, Level, Line, failure, ok, size_text, warning
 from shoal.node.doctor_machine import check_device, check_disk, check_memory
 from shoal.node.errors import NodeError
-from shoal.node.places import Places, open_places, written_bucket
+from shoal.node.places import Places, open_places
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.errors import LocalProtocolError
 from shoal.protocol.identity import Identity, load_key

@@ -15,23 +15,22 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.node.config import NodeConfig, StoreConfig, read_s3_secrets
-from shoal.node.errors import ConfigError, ResourceError
+from shoal.node.buckets import bucket_at, key_of_bucket, own_bucket, run_bucket, written_bucket
+from shoal.node.config import NodeConfig
+from shoal.node.errors import ResourceError
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.messages import Start
 from shoal.node.network.p2p_store import P2PStore
 from shoal.node.store_keys import P2P, RUN_STORE, StoreKeys
 from shoal.protocol.announcement import Where
 from shoal.protocol.errors import ErrorCode, PayloadError
-from shoal.protocol.identity import Identity
+from shoal.protocol.identity import Identity, PeerId
 from shoal.protocol.manifest import RunManifest
 from shoal.storage.directory import DirectoryStore
-from shoal.storage.endpoints import EndpointTemplate, endpoint_for
 from shoal.storage.errors import RefusedError, StorageError
 from shoal.storage.http import HttpStore
 from shoal.storage.object_store import ObjectStore
 from shoal.storage.s3 import S3Store
-from shoal.storage.s3_config import S3Config, S3Credentials
 from shoal.storage.split import SplitStore
 
 _MAX_READERS = 64
@@ -72,7 +71,7 @@ async def open_places(
         ResourceError: a store cannot be used.
     """
     try:
-        run, inbox = _open_run_store(config.store, held)
+        run, inbox = _open_run_store(config, held)
         network = await _start_network(manifest, config, identity, held)
         own, where = await _own_place(manifest, config, run, network, held)
     except (StorageError, ValueError) as error:
@@ -85,64 +84,27 @@ async def open_places(
         own_where=where,
         read_at=readers.find,
         time_s=lambda key: _store_time_s(inbox, run, key),
-        probe_upload=lambda keys, data: _probe_upload(inbox, own, keys, data),
+        probe_upload=lambda keys, data: _probe_upload(
+            inbox, own, probe_key(keys, where, identity.peer), data
+        ),
     )
 
 
 def _open_run_store(
-    config: StoreConfig, held: AsyncExitStack
+    config: NodeConfig, held: AsyncExitStack
 ) -> tuple[ObjectStore, HttpStore | None]:
     """The run's store, and the validator's HTTP service where this node goes through it."""
-    inbox = HttpStore(config.url) if config.url else None
+    store = config.store
+    inbox = HttpStore(store.url, proxy=config.proxy) if store.url else None
     if inbox is not None:
         held.push_async_callback(inbox.close)
-    if config.kind == "directory":
-        return DirectoryStore(Path(config.path)), None
-    if config.kind == "http" and inbox is not None:
+    if store.kind == "directory":
+        return DirectoryStore(Path(store.path)), None
+    if store.kind == "http" and inbox is not None:
         return inbox, inbox
-    found = read_s3_secrets() if inbox is None else None
-    bucket = S3Store(_run_bucket(config), _credentials(found))
+    bucket = S3Store(run_bucket(config), key_of_bucket() if inbox is None else None)
     held.callback(bucket.close)
     return (bucket, None) if inbox is None else (SplitStore(bucket, inbox), inbox)
-
-
-def _run_bucket(config: StoreConfig) -> S3Config:
-    return S3Config(
-        endpoint_url=config.endpoint,
-        bucket=config.bucket,
-        prefix=config.prefix,
-        region=config.region,
-        lists_in_order=config.lists_in_order,
-        # This node's own configuration may name any server, also one in its own network.
-        allow_private=True,
-    )
-
-
-def written_bucket(
-    manifest: RunManifest, config: NodeConfig
-) -> tuple[S3Config, S3Credentials] | None:
-    """The bucket that this node writes to, with its key; None if it writes to none.
-
-    Raises:
-        ConfigError: there is one, but no key for it in the environment.
-        RefusedError: the manifest does not allow the place; has the code.
-    """
-    if config.payloads.kind == "s3":
-        place = _bucket_at(manifest, config, _own_bucket(config))
-    elif config.store.kind == "s3" and not config.store.url:
-        place = _run_bucket(config.store)
-    else:
-        return None
-    key = _credentials(read_s3_secrets())
-    if key is None:
-        expected = "SHOAL_S3_ACCESS_KEY_ID and SHOAL_S3_SECRET_ACCESS_KEY in the environment"
-        raise ConfigError("node.toml", f"bucket {place.bucket}", expected, "no key")
-    return place, key
-
-
-def _own_bucket(config: NodeConfig) -> Where:
-    payloads = config.payloads
-    return Where(provider=payloads.provider, account=payloads.account, bucket=payloads.bucket)
 
 
 async def _start_network(
@@ -180,43 +142,12 @@ async def _own_place(
     if written is not None:
         bucket = S3Store(*written)
         held.callback(bucket.close)
-        return bucket, _own_bucket(config)
+        return bucket, own_bucket(config)
     if payloads.kind == P2P and network is not None:
         status = await network.status(_NETWORK_START_S)
         address = f"{status.addresses[0]}/p2p/{status.peer_id}" if status.addresses else ""
         return _served_by(network, ()), Where(provider=P2P, address=address)
     return run, Where(provider=RUN_STORE)
-
-
-def _credentials(found: tuple[str, str, str] | None) -> S3Credentials | None:
-    if found is None:
-        return None
-    access, secret, token = found
-    return S3Credentials(access_key=access, secret_key=secret, session_token=token)
-
-
-def _bucket_at(manifest: RunManifest, config: NodeConfig, where: Where) -> S3Config:
-    """The bucket that an announcement names, through the manifest's templates.
-
-    Raises:
-        RefusedError: the place is not allowed; has the code.
-    """
-    section, port = manifest.endpoints, config.payloads.local_port
-    templates = {
-        provider.name: EndpointTemplate(
-            url=provider.url,
-            port=port if "{port}" in provider.url else None,
-            allow_loopback=section.allow_loopback,
-        )
-        for provider in section.providers
-    }
-    url = endpoint_for(where.provider, where.account, where.bucket, templates)
-    return S3Config(
-        endpoint_url=url,
-        bucket=where.bucket,
-        region=config.payloads.region,
-        allow_loopback=section.allow_loopback,
-    )
 
 
 def _served_by(network: NetworkClient, source: tuple[str, ...]) -> P2PStore:
@@ -262,7 +193,7 @@ class Readers:
     def _bucket(self, where: Where) -> S3Store:
         if where not in self._buckets:
             try:
-                place = _bucket_at(self._manifest, self._config, where)
+                place = bucket_at(self._manifest, self._config, where)
             except RefusedError as error:
                 raise PayloadError(ErrorCode(error.code), error.message) from error
             # Anonymous: a stranger's server never sees a key of this node.
@@ -278,6 +209,17 @@ class Readers:
             bucket.close()
 
 
+def probe_key(keys: StoreKeys, where: Where, peer: PeerId) -> str:
+    """A key for a throw-away object where the payloads of this node go.
+
+    A bucket of one's own may take nothing but payloads; the run's store has a folder for probes.
+    """
+    name = secrets.token_hex(32)
+    if where.provider in (RUN_STORE, P2P):
+        return keys.probe(name)
+    return f"{keys.payloads(peer)}probe-{name}"
+
+
 async def _store_time_s(inbox: HttpStore | None, run: ObjectStore, key: str) -> float:
     """The store's clock as it stamps a small object; shows too that this node may write."""
     if inbox is not None:
@@ -286,12 +228,9 @@ async def _store_time_s(inbox: HttpStore | None, run: ObjectStore, key: str) -> 
     return (await run.head(key)).modified_at_s
 
 
-async def _probe_upload(
-    inbox: HttpStore | None, own: ObjectStore, keys: StoreKeys, data: bytes
-) -> None:
+async def _probe_upload(inbox: HttpStore | None, own: ObjectStore, key: str, data: bytes) -> None:
     if own is inbox and inbox is not None:
         await inbox.put_to_sink(data)
         return
-    key = keys.probe(secrets.token_hex(32))
     await own.put(key, data)
     await own.delete(key)

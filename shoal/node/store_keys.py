@@ -6,7 +6,8 @@ Guarantees: every key is made of hex digits, decimal digits and fixed words. Doe
     <run>/blobs/<sha256>                        genesis, token shards, tokenizer
     <run>/peers/<key>/payloads/<round>          a peer's payload, created once by the peer
     <run>/peers/<key>/hello                     written at start, to compare clocks
-    <run>/probes/<random hex>                   written and deleted by `shoal doctor`
+    <run>/probes/<random hex>                   written and deleted by `shoal doctor`, which in a
+                                                peer's own bucket writes below payloads/ instead
     <run>/rounds/<round>/attending/<key>        "I train for this round"
     <run>/rounds/<round>/published/<key>        announcement of a payload
     <run>/rounds/<round>/record                 created once
@@ -42,9 +43,13 @@ class StoreKeys:
         """An object that the manifest names by content."""
         return f"{self._run}/blobs/{sha256.hex()}"
 
+    def payloads(self, peer: PeerId) -> str:
+        """Prefix of all of a peer's payloads, and of nothing else but doctor's probes."""
+        return f"{self._run}/peers/{peer.key.hex()}/payloads/"
+
     def payload(self, round_id: int, peer: PeerId) -> str:
         """A peer's payload."""
-        return f"{self._run}/peers/{peer.key.hex()}/payloads/{round_id:08d}"
+        return f"{self.payloads(peer)}{round_id:08d}"
 
     def payload_at(self, provider: str, round_id: int, peer: PeerId, payload_id: bytes) -> str:
         """A peer's payload in the terms of the place that it was announced at."""

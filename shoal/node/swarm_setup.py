@@ -1,4 +1,4 @@
-"""The folder of a swarm on one machine, and `shoal init`.
+"""The folder of a swarm on one machine.
 
     <run-dir>/manifest.json
     <run-dir>/data/                        token shards and tokenizer
@@ -9,27 +9,20 @@ Guarantees: an interrupted set-up leaves no folder that looks whole (the manifes
 folder that is no swarm's is never emptied, existing keys are kept. Does not do: start processes.
 """
 
-import asyncio
 import shutil
-import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO
 
-from shoal.node.checkpoint import write_atomically
 from shoal.node.config import RunPlan, load_run_plan
-from shoal.node.create_run import admit, make_run, prepare_data, store_run
+from shoal.node.create_run import admit
 from shoal.node.errors import ConfigError, ResourceError
+from shoal.node.init_run import create_run
 from shoal.node.locks import LOCK_NAME, lock_folder
 from shoal.node.manifest_file import load_manifest
 from shoal.node.swarm_stores import SwarmStore, write_node_toml
-from shoal.protocol.errors import RemoteProtocolError
-from shoal.protocol.identity import PeerId, generate, load_key, parse_peer_text, save_key
+from shoal.protocol.identity import generate, load_key, save_key
 from shoal.protocol.manifest import RunManifest
-from shoal.storage.directory import DirectoryStore
-from shoal.storage.errors import StorageError
-from shoal.storage.meter import Meter, MeteredStore
-from shoal.storage.object_store import ObjectStore
 
 _MARK = b"swarm of shoal\n"
 """What a lock file says, so that a folder of something else is never taken for a swarm's."""
@@ -113,7 +106,7 @@ async def set_up_swarm(plan: RunPlan, root: Path, stores: SwarmStore) -> SwarmFo
         if not manifest_file.exists():
             roster = tuple(load_key(folder / "key.pem").peer for folder in peers)
             signer = load_key(validator / "key.pem").peer
-            await _init(
+            await create_run(
                 admit(plan, roster), stores.store, manifest_file, (signer,), root / "data", 1
             )
     except OSError as error:
@@ -204,65 +197,3 @@ def _node_folder(root: Path, name: str, stores_toml: str) -> Path:
         save_key(folder / "key.pem", generate())
     write_node_toml(folder, stores_toml)
     return folder
-
-
-def init_run(
-    plan_file: Path, store: Path, out: Path, validators: list[str], work: Path, threshold: int
-) -> RunManifest:
-    """`shoal init`: makes a run and puts it into a store.
-
-    Args:
-        plan_file: the run plan.
-        store: root folder of the store.
-        out: where the manifest's byte form goes.
-        validators: their peer ids as text.
-        work: folder for shards and tokenizer.
-        threshold: validators that must sign.
-
-    Raises:
-        ConfigError: the plan or an id is wrong, or `out` exists.
-        ResourceError: the store or the disk does not take it.
-        DataError: a text is not usable.
-    """
-    plan = load_run_plan(plan_file)
-    if out.exists():
-        raise ConfigError(out, "--out", "a file that does not exist yet", "an existing file")
-    if threshold != 1:
-        expected = "1: the agreement of several validators is not built yet"
-        raise ConfigError("command line", "--threshold", expected, str(threshold))
-    ids = tuple(_peer(text) for text in validators)
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        target = DirectoryStore(store)
-    except OSError as error:
-        raise ResourceError(f"{store}: {error.strerror}") from error
-    except StorageError as error:
-        raise ResourceError(str(error)) from error
-    return asyncio.run(_init(plan, target, out, ids, work, threshold))
-
-
-def _peer(text: str) -> PeerId:
-    try:
-        return parse_peer_text(text)
-    except RemoteProtocolError as error:
-        expected = "a peer id as `shoal keygen` prints it"
-        raise ConfigError("command line", "--validator", expected, f"{text} ({error})") from error
-
-
-async def _init(
-    plan: RunPlan,
-    store: ObjectStore,
-    out: Path,
-    validators: tuple[PeerId, ...],
-    work: Path,
-    threshold: int,
-) -> RunManifest:
-    data = await asyncio.to_thread(prepare_data, plan, work)
-    new = await asyncio.to_thread(make_run, plan, data, validators, threshold)
-    try:
-        await store_run(new, data, MeteredStore(store, Meter(time.monotonic)))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, new.manifest.to_bytes())
-    except OSError as error:
-        raise ResourceError(f"{out}: {error.strerror}") from error
-    return new.manifest

@@ -1,6 +1,7 @@
 """Tiny runs on the disk: a plan, a text, keys, a store, node folders; a round takes 0.2 s."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import numpy as np
 
 from shoal.compression import BodyLayout, CheckedBody
 from shoal.node.aggregate import aggregate
+from shoal.node.init_run import init_run
 from shoal.node.outer_step import outer_step
 from shoal.node.parameters import from_file, parameters_root
 from shoal.node.run_context import BodyChecker, make_spec
 from shoal.node.store_keys import StoreKeys
-from shoal.node.swarm_setup import init_run
 from shoal.protocol.chain import ChainHead, genesis_head
 from shoal.protocol.identity import Identity, from_seed, save_key
 from shoal.protocol.manifest import RunManifest
@@ -145,6 +146,11 @@ class TinyRun:
         temporary.write_bytes(raw)
         temporary.replace(path)
 
+    @property
+    def stored(self) -> "StoredRun":
+        """What lies in the store."""
+        return StoredRun(self.manifest, lambda key: self.object_file(key).read_bytes())
+
     def add_node(
         self, name: str, *, key_of: str = "", state_dir: str = "state", clock_offset_s: float = 0.0
     ) -> Path:
@@ -186,6 +192,20 @@ def make_tiny_run(
     return TinyRun(root=root, manifest=manifest, identities=identities)
 
 
+@dataclass
+class StoredRun:
+    """A run's objects, wherever they lie."""
+
+    manifest: RunManifest
+    read: Callable[[str], bytes]
+    """The bytes under a key."""
+
+    @property
+    def keys(self) -> StoreKeys:
+        """The names of the run's objects."""
+        return StoreKeys(self.manifest.run_id)
+
+
 @dataclass(frozen=True)
 class Replayed:
     """Where a run's records lead."""
@@ -195,18 +215,20 @@ class Replayed:
     records: list[VerifiedRecord]
 
 
-def replay(run: TinyRun, num_rounds: int | None = None) -> Replayed:
-    """Applies every record's counted payloads once, in order, from the store's files alone.
+def replay(run: TinyRun | StoredRun, num_rounds: int | None = None) -> Replayed:
+    """Applies every record's counted payloads once, in order, from the store alone.
 
     A node that had applied a payload twice, or had missed one, would end with another root.
     """
+    if isinstance(run, TinyRun):
+        run = run.stored
     manifest = run.manifest
-    genesis = run.object_file(run.keys.blob(manifest.genesis.blob.sha256)).read_bytes()
+    genesis = run.read(run.keys.blob(manifest.genesis.blob.sha256))
     base = [np.array(flat) for flat in from_file(genesis, manifest.tensors)]
     head = genesis_head(manifest.run_id, manifest.genesis.root)
     records = []
     for round_id in range(1, (num_rounds or manifest.run.num_rounds) + 1):
-        raw = run.object_file(run.keys.record(round_id)).read_bytes()
+        raw = run.read(run.keys.record(round_id))
         verified = read_record(raw, manifest.record_rules(), head)
         payloads = [_counted(run, head, e.payload_id) for e in verified.record.counted]
         if payloads:
@@ -222,14 +244,14 @@ def _layout(manifest: RunManifest) -> BodyLayout:
     return BodyLayout(make_spec(manifest.codec), manifest.sizes)
 
 
-def _counted(run: TinyRun, head: ChainHead, payload_id: bytes) -> Payload[CheckedBody]:
+def _counted(run: StoredRun, head: ChainHead, payload_id: bytes) -> Payload[CheckedBody]:
     context = PayloadContext(
         round_id=head.round_id + 1,
         base_state=head.state,
         seen={},
         check_body=BodyChecker(_layout(run.manifest)),
     )
-    raw = run.object_file(run.keys.copy(payload_id)).read_bytes()
+    raw = run.read(run.keys.copy(payload_id))
     payload = validate(raw, run.manifest.payload_rules(), context)
     assert payload.payload_id == payload_id
     return payload

@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 
 from shoal.node.config import load_run_plan
-from shoal.node.create_run import admit, make_run, prepare_data, store_run
+from shoal.node.create_run import Step, admit, make_run, prepare_data, store_run
 from shoal.node.errors import ConfigError, ResourceError
 from shoal.node.parameters import from_file, parameters_root
 from shoal.node.run_context import make_spec
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.manifest import CodecSection, ModelSection, read_manifest
 from shoal.protocol.schema import Settings
-from shoal.storage.errors import StorageUnavailableError
-from shoal.storage.meter import Meter, MeteredStore
-from tests.support.fake_clock import FakeClock
+from shoal.storage.errors import AccessDeniedError, StorageUnavailableError
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import VALIDATOR, layout_of, peer
 
@@ -60,10 +58,6 @@ def made(tmp_path_factory):
     return plan, data, make_run(plan, data, (VALIDATOR.peer,), 1)
 
 
-def metered(store):
-    return MeteredStore(store, Meter(FakeClock().now_s))
-
-
 def test_the_manifest_names_exactly_what_was_made(made):
     plan, data, new = made
     manifest = new.manifest
@@ -89,7 +83,7 @@ def test_the_same_plan_gives_the_same_bytes(made):
 def test_the_manifest_is_stored_last(made):
     _, data, new = made
     store = FaultyStore()
-    asyncio.run(store_run(new, data, metered(store)))
+    asyncio.run(store_run(new, data, store))
     keys = StoreKeys(new.manifest.run_id)
     puts = [key for verb, key in store.calls if verb == "put"]
     assert puts[-1] == keys.manifest
@@ -99,28 +93,61 @@ def test_the_manifest_is_stored_last(made):
     assert stored == new.manifest.to_bytes()
 
 
-def test_a_store_that_fails_anywhere_leaves_no_manifest(made):
+def test_a_store_that_fails_anywhere_leaves_no_manifest_and_the_next_call_sends_the_rest(made):
     _, data, new = made
     keys = StoreKeys(new.manifest.run_id)
-    for number in range(4):
+    num_objects = len(data.shards) + 4
+    for number in range(2 * num_objects):
         store = FaultyStore()
         store.fault = lambda verb, key, asked, n=number, s=store: (  # type: ignore[misc]
             StorageUnavailableError("503", key) if len(s.calls) == n + 1 else None
         )
         with pytest.raises(ResourceError):
-            asyncio.run(store_run(new, data, metered(store)))
+            asyncio.run(store_run(new, data, store))
         assert store.num_injected == 1
-        assert keys.manifest not in store.inner._objects
+        there = set(store.inner._objects)
+        assert keys.manifest not in there
+        second = FaultyStore(store.inner)
+        asyncio.run(store_run(new, data, second))
+        sent = [key for verb, key in second.calls if verb == "put"]
+        assert not there & set(sent)
+        assert sent[-1] == keys.manifest
+        assert len(there) + len(sent) == num_objects
 
 
-def test_doing_it_again_changes_nothing_and_an_existing_manifest_stays(made):
+def test_every_object_is_told_before_and_after_it(made):
     _, data, new = made
     store = FaultyStore()
+    for expected in ("sent", "there"):
+        told: list[Step] = []
+        asyncio.run(store_run(new, data, store, told.append))
+        assert [step.stage for step in told] == ["begins", expected] * (len(told) // 2)
+        assert told[-1].name == "manifest"
+        assert told[-1].number == told[-1].num_objects == len(told) // 2
+
+
+def test_what_is_there_stays_and_a_stump_is_told(made):
+    _, data, new = made
     keys = StoreKeys(new.manifest.run_id)
-    asyncio.run(store.put(keys.manifest, b"there before"))
-    for _ in range(2):
-        asyncio.run(store_run(new, data, metered(store)))
-    assert asyncio.run(store.inner.get(keys.manifest, max_bytes=100)) == b"there before"
+    for key in (keys.manifest, keys.blob(new.manifest.genesis.blob.sha256)):
+        store = FaultyStore()
+        asyncio.run(store.put(key, b"a stump"))
+        with pytest.raises(ResourceError, match=rf"7 bytes at {key}, where \d+ bytes belong"):
+            asyncio.run(store_run(new, data, store))
+        assert asyncio.run(store.inner.get(key, max_bytes=100)) == b"a stump"
+
+
+def test_a_key_that_may_not_list_makes_a_run_too(made):
+    _, data, new = made
+    store = FaultyStore()
+    # S3 does not tell such a key that an object is missing.
+    store.fault = lambda verb, key, asked: (
+        AccessDeniedError("403", key)
+        if verb == "head" and key not in store.inner._objects
+        else None
+    )
+    asyncio.run(store_run(new, data, store))
+    assert store.num_injected == len(data.shards) + 4
 
 
 @pytest.mark.parametrize(
