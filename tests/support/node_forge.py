@@ -45,7 +45,7 @@ def _answer(wish: dict[str, Any], children: set[int], ended: dict[int, int]) -> 
     if "argv" in wish:
         pid = os.fork()
         if pid == 0:
-            _become_node(wish["argv"], wish["log"])
+            _become_node(wish["argv"], wish["log"], wish.get("env", {}))
         children.add(pid)
         return pid
     pid = wish["pid"]
@@ -57,10 +57,11 @@ def _answer(wish: dict[str, Any], children: set[int], ended: dict[int, int]) -> 
     return ended.get(pid)
 
 
-def _become_node(argv: list[str], log: str) -> None:
+def _become_node(argv: list[str], log: str, env: dict[str, str]) -> None:
     code = 1
     try:
         os.setsid()
+        os.environ.update(env)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

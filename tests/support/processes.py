@@ -33,15 +33,18 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 class Forge:
     """A client of `node_forge`."""
 
-    def __init__(self) -> None:
+    def __init__(self, **env: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.node_forge"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env={**environment(), **env},
             cwd=Path(__file__).parents[2],
+            # Ctrl+C at the terminal reaches its client alone, which ends it.
+            start_new_session=True,
         )
+        self.pid = self._process.pid
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
@@ -66,8 +69,16 @@ def environment() -> dict[str, str]:
 class Node:
     """One node's process, started as often as a test wants."""
 
-    def __init__(self, forge: Forge, folder: Path, manifest_file: Path, verb: str) -> None:
+    def __init__(
+        self,
+        forge: Forge,
+        folder: Path,
+        manifest_file: Path,
+        verb: str,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._env = env or {}
         self.name = folder.name
         self.log_file = folder / "node.log"
         self._forge = forge
@@ -78,7 +89,7 @@ class Node:
     def start(self) -> "Node":
         """Starts it (again)."""
         self.pid = self._forge.ask(
-            argv=[*self._argv, str(self.config_file)], log=str(self.log_file)
+            argv=[*self._argv, str(self.config_file)], log=str(self.log_file), env=self._env
         )
         return self
 

@@ -65,6 +65,10 @@ class ShapingProxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Where connections go that are opened from now on."""
+        self._target = (host, port)
+
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -87,7 +91,12 @@ class ShapingProxy:
         if self.link.is_cut:
             self._drop(writer)
             return
-        server_reader, server_writer = await asyncio.open_connection(*self._target)
+        try:
+            server_reader, server_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            # As without a proxy: nobody listens there.
+            writer.transport.abort()
+            return
         connection = _Connection(self, writer, server_writer)
         up = asyncio.create_task(connection.copy(reader, server_writer, connection.passed_up))
         down = asyncio.create_task(connection.copy(server_reader, writer, connection.passed_down))

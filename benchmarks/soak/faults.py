@@ -1,0 +1,184 @@
+"""The faults of a soak: a seeded schedule, and what each of them does.
+
+Guarantees: every kind comes up before any comes up again; a fault is noted with what it hit and
+with what proves that it happened, and is healed even if the soak is broken off.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from benchmarks.soak.processes import find_child
+from benchmarks.soak.procfs import state_of
+from benchmarks.soak.swarm import SoakNode, Swarm
+from benchmarks.soak.waiting import happens
+from tests.support.shaping_proxy import Link, ShapingProxy
+
+_SLOW_BYTES_PER_S = 3000.0
+_RESET_AFTER_BYTES = 3000
+_PATIENCE_S = 30.0
+
+
+class FaultKind(StrEnum):
+    """What can go wrong."""
+
+    KILL_PEER = "kill-peer"
+    KILL_NETWORK = "kill-network"
+    KILL_P2PD = "kill-p2pd"
+    KILL_VALIDATOR = "kill-validator"
+    KILL_STORE = "kill-store"
+    FREEZE_PEER = "freeze-peer"
+    FREEZE_P2PD = "freeze-p2pd"
+    CUT_STORE_LINK = "cut-store-link"
+    CUT_INBOX_LINK = "cut-inbox-link"
+    SLOW_LINKS = "slow-links"
+    RESET_LINKS = "reset-links"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One entry of the schedule."""
+
+    kind: FaultKind
+    draw: float
+    """In [0, 1): which of the nodes that it may hit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What was done."""
+
+    kind: FaultKind
+    target: str
+    began_at_s: float
+    """Unix seconds."""
+    ended_at_s: float
+    proof: str
+    """What shows that it happened; empty if it did not."""
+
+
+def schedule(seed: int) -> Iterator[Planned]:
+    """Faults without end: all kinds in random order, then all again in another."""
+    draw = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    while True:
+        kinds = list(FaultKind)
+        draw.shuffle(kinds)
+        for kind in kinds:
+            yield Planned(kind=kind, draw=draw.random())
+
+
+async def inject(swarm: Swarm, planned: Planned, hold_s: float) -> Fault:
+    """Does one fault and heals it.
+
+    Args:
+        swarm: what is hit.
+        planned: of the schedule.
+        hold_s: how long it lasts, for those that last.
+    """
+    kind, node = planned.kind, _target(swarm, planned)
+    began_at_s = time.time()
+    match kind:
+        case FaultKind.KILL_PEER | FaultKind.KILL_VALIDATOR:
+            proof = await _kill_node(node)
+        case FaultKind.KILL_NETWORK:
+            proof = await _kill_child(swarm, node, "network")
+        case FaultKind.KILL_P2PD:
+            proof = await _kill_child(swarm, node, "p2pd")
+        case FaultKind.KILL_STORE:
+            proof = f"process {await swarm.store.kill()} ended"
+            await swarm.restart_store()
+        case FaultKind.FREEZE_PEER:
+            proof = await _freeze(node.node.pid, hold_s * 2 / 3)
+        case FaultKind.FREEZE_P2PD:
+            proof = await _freeze(await _child(swarm, node, "p2pd"), hold_s * 2 / 3)
+        case FaultKind.CUT_STORE_LINK:
+            proof = await _change([node.store_link], Link(is_cut=True), hold_s)
+        case FaultKind.CUT_INBOX_LINK:
+            proof = await _change(_links(node)[1:], Link(is_cut=True), hold_s)
+        case FaultKind.SLOW_LINKS:
+            link = Link(bytes_per_s=_SLOW_BYTES_PER_S, latency_s=0.2)
+            proof = await _change(_links(node), link, hold_s)
+        case FaultKind.RESET_LINKS:
+            link = Link(drop_after_bytes=_RESET_AFTER_BYTES, drop_up_after_bytes=_RESET_AFTER_BYTES)
+            proof = await _change(_links(node), link, hold_s)
+    target = "store" if kind is FaultKind.KILL_STORE else node.name
+    return Fault(
+        kind=kind, target=target, began_at_s=began_at_s, ended_at_s=time.time(), proof=proof
+    )
+
+
+def _target(swarm: Swarm, planned: Planned) -> SoakNode:
+    if planned.kind is FaultKind.KILL_VALIDATOR:
+        return swarm.validator
+    peers = swarm.peers
+    if planned.kind is FaultKind.CUT_STORE_LINK:
+        # Peers on libp2p would miss no more than others' payloads.
+        peers = [node for node in peers if node.kind == "s3"]
+    return peers[int(planned.draw * len(peers))]
+
+
+def _links(node: SoakNode) -> list[ShapingProxy]:
+    return [node.store_link, *([] if node.inbox_link is None else [node.inbox_link])]
+
+
+async def _kill_node(node: SoakNode) -> str:
+    pid = node.node.pid
+    node.may_end = True
+    try:
+        node.node.send(signal.SIGKILL)
+        await happens(lambda: node.node.exit_code() is not None, _PATIENCE_S)
+        code = node.node.exit_code()
+    finally:
+        node.node.start()
+        node.may_end = False
+    return f"process {pid} ended by signal 9" if code == -signal.SIGKILL else ""
+
+
+async def _kill_child(swarm: Swarm, node: SoakNode, kind: str) -> str:
+    pid = await _child(swarm, node, kind)
+    if not pid:
+        return ""
+    os.kill(pid, signal.SIGKILL)
+    ended = await happens(lambda: state_of(pid) in ("", "Z"), _PATIENCE_S)
+    return f"process {pid} ended" if ended else ""
+
+
+async def _child(swarm: Swarm, node: SoakNode, kind: str) -> int:
+    """The process; 0 if there is none. A fault before may have ended it: then its successor."""
+    await happens(lambda: find_child(swarm, node.name, kind) != 0, _PATIENCE_S)
+    return find_child(swarm, node.name, kind)
+
+
+async def _freeze(pid: int, hold_s: float) -> str:
+    if not pid:
+        return ""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(hold_s)
+        return f"process {pid} in state T" if state_of(pid) == "T" else ""
+    finally:
+        if state_of(pid):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def _change(links: list[ShapingProxy], link: Link, hold_s: float) -> str:
+    """Makes links as bad as `link` for a while; all of them then are good again."""
+    drops = sum(one.num_dropped for one in links)
+    passed = sum(one.num_bytes_up + one.num_bytes_down for one in links)
+    for one in links:
+        one.link = replace(link)
+    try:
+        await asyncio.sleep(hold_s)
+    finally:
+        for one in links:
+            one.link = Link()
+    if link.bytes_per_s:
+        passed = sum(one.num_bytes_up + one.num_bytes_down for one in links) - passed
+        return f"{passed} bytes passed slowly" if passed else ""
+    drops = sum(one.num_dropped for one in links) - drops
+    return f"{drops} connections reset" if drops else ""
