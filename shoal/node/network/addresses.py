@@ -90,6 +90,33 @@ def parse_address(text: str) -> Address:
     )
 
 
+def parse_seed(text: str) -> Address:
+    """As `parse_address`, for an address that must end in an id."""
+    address = parse_address(text)
+    if not address.libp2p_id:
+        raise ValueError("the address does not end in /p2p/ and an id")
+    return address
+
+
+def best_place(texts: tuple[str, ...]) -> str:
+    """The address of a host that most others can use: public, else a name, else the first one.
+
+    Args:
+        texts: Multiaddrs; unknown forms are left out.
+
+    Returns:
+        One of them; empty if there is none.
+    """
+    found: dict[int, str] = {}
+    for text in texts:
+        try:
+            address = parse_address(text)
+        except ValueError:
+            continue
+        found.setdefault(0 if address.is_public else 1 if address.is_name else 2, text)
+    return found[min(found)] if found else ""
+
+
 def parse_peer(texts: tuple[str, ...], *, allow_private: bool) -> tuple[str, tuple[Address, ...]]:
     """Read the addresses of one peer; nobody is trusted.
 

@@ -1,29 +1,38 @@
 """Finding the network, and finding it again.
 
-Seeds come from the settings and from the peers that answered in earlier runs (a file). Each round
-all that are not connected are tried at once: a TCP probe of our own first, so that a dead address
-costs seconds and says why, then libp2p, then the DHT. Rounds repeat for ever, with growing pauses
-and jitter: two halves that started apart find each other, and a node without any peer stays up.
+Seeds come from several sources, and status names the source of each:
 
-Guarantees: never raises for want of peers; what happened to each seed can be read in `lines`.
+    flag       `--seed` and `[network] seeds`; may have names and addresses that are not public
+    manifest   the run's own list
+    dns        what is behind a /dnsaddr/ seed of one of the other sources
+    bucket     what validators left in the run's store; the node hands it over (`rendezvous`)
+    cache      peers that answered in earlier runs, a file; only while nobody is connected
+
+Each round all that are not connected are tried at once: a TCP probe of our own first, so that a
+dead address costs seconds and says why, then libp2p, then the DHT. Rounds repeat for ever, with
+growing pauses and jitter: two halves that started apart find each other, and a node without any
+peer stays up. After a sleep of the machine the next round is at once, and asks those that seem
+connected too.
+
+Guarantees: never raises for want of peers; what happened to each seed can be read in `lines`. What
+strangers name is dialled only where it is public, unless the run is a local one.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
-from shoal.node.network.addresses import Address, parse_address
-from shoal.protocol import strict_json
-from shoal.protocol.errors import RemoteProtocolError
+from shoal.node.network.addresses import Address, parse_seed
+from shoal.node.network.dnsaddr import is_dnsaddr, resolve_dnsaddr
+from shoal.node.network.good_peers import load_good_peers, save_good_peers, with_good_peer
+from shoal.node.network.reaching import Seed, SeedSource, Ways, reach
 
-PROBE_TIMEOUT_S: Final = 3.0
-MAX_KEPT_PEERS: Final = 32
+MAX_SEEDS_PER_SOURCE: Final = 32
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
-_MAX_FILE_BYTES: Final = 64 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -48,21 +57,9 @@ class Host(Protocol):
         """Get to know a connected peer's part of the DHT."""
         ...
 
-
-async def probe_tcp(address: Address) -> None:
-    """Open a TCP connection and close it; QUIC addresses are taken as they are.
-
-    Args:
-        address: Where.
-
-    Raises:
-        OSError: Nobody listens there, or not within `PROBE_TIMEOUT_S`.
-    """
-    if address.transport != "tcp":
-        return
-    async with asyncio.timeout(PROBE_TIMEOUT_S):
-        _, writer = await asyncio.open_connection(address.host, address.port)
-    writer.close()
+    async def disconnect(self, libp2p_id: str) -> None:
+        """Close the connections to a peer, or raise `OSError`."""
+        ...
 
 
 class SeedKeeper:
@@ -70,29 +67,27 @@ class SeedKeeper:
 
     Args:
         host: What dials.
-        seeds: From the settings: multiaddrs with ids.
+        seeds: Texts of the sources that are known at start.
         file: Where good peers are kept.
-        probe: Looks whether anybody listens.
+        ways: How names and places are looked at.
 
     Attributes:
-        lines: How each seed answered last, by its text.
+        lines: How each seed answered last, by source and text.
         trouble: One sentence if there are seeds and none of them answered; else empty.
     """
 
     def __init__(
-        self,
-        host: Host,
-        seeds: tuple[str, ...],
-        file: Path,
-        probe: Callable[[Address], Awaitable[None]] = probe_tcp,
+        self, host: Host, seeds: dict[SeedSource, tuple[str, ...]], file: Path, ways: Ways
     ) -> None:
         self._host = host
         self._file = file
-        self._probe = probe
-        self._good = _load(file)
+        self._ways = ways
+        self._texts = dict(seeds)
+        self._good = load_good_peers(file)
+        self._again = asyncio.Event()
+        self._doubts = False
         self.lines: dict[str, str] = {}
         self.trouble = ""
-        self._seeds = tuple(self._read(seeds))
 
     def note_good(self, address: Address) -> None:
         """Remember a peer that answered, for the next start.
@@ -100,88 +95,115 @@ class SeedKeeper:
         Args:
             address: Where it answered, with its id.
         """
-        texts = [address.text, *(text for text in self._good if text != address.text)]
-        if texts[:1] != self._good[:1]:
-            self._good = texts[:MAX_KEPT_PEERS]
-            _save(self._file, self._good)
+        good = with_good_peer(self._good, address.text)
+        if good != self._good:
+            self._good = good
+            save_good_peers(self._file, good)
+
+    def add(self, source: SeedSource, texts: tuple[str, ...]) -> None:
+        """Replace what a source names, and try it at once.
+
+        Args:
+            source: Which.
+            texts: Multiaddrs; the first `MAX_SEEDS_PER_SOURCE` count.
+        """
+        self._texts[source] = texts[:MAX_SEEDS_PER_SOURCE]
+        self._again.set()
+
+    def wake(self) -> None:
+        """The machine slept: try everything at once, also what seems connected."""
+        self._doubts = True
+        self._again.set()
 
     async def run(self) -> None:
         """Try what is not connected, for ever."""
         pause_s = _FIRST_PAUSE_S
         while True:
+            self._again.clear()
             all_there = await self.try_once()
             pause_s = _LONGEST_PAUSE_S / 2 if all_there else min(pause_s * 2, _LONGEST_PAUSE_S)
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+            try:
+                async with asyncio.timeout(pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 - jitter
+                    await self._again.wait()
+                pause_s = _FIRST_PAUSE_S
+            except TimeoutError:
+                continue
 
     async def try_once(self) -> bool:
         """Try everything that is not connected, at once.
 
         Returns:
-            Whether all seeds of the settings are connected now.
+            Whether all seeds but those of the cache are connected now.
         """
         try:
             connected = set(await self._host.connected())
         except OSError as error:
             _log.warning("p2pd does not say who is connected: %s", error)
             return False
-        kept = () if connected else tuple(self._read(tuple(self._good)))
-        wanted = dict.fromkeys((*self._seeds, *kept))
-        done = await asyncio.gather(*(self._try_one(one, connected) for one in wanted))
-        own = done[: len(self._seeds)]
-        lost = bool(own) and not any(own)
-        self.trouble = f"none of {len(own)} seeds answered, trying again" if lost else ""
-        return all(own)
+        lines: dict[str, str] = {}
+        seeds = await self._find_seeds(lines)
+        own = [one for one in seeds if one.source is not SeedSource.CACHE]
+        wanted = own if connected else seeds
+        doubts, self._doubts = self._doubts, False
+        if doubts:
+            connected -= await self._drop_dead({one.address.libp2p_id for one in own} & connected)
+        self.lines |= lines
+        there = await asyncio.gather(*(self._try_one(one, connected) for one in wanted))
+        shown = lines.keys() | {one.text for one in wanted}
+        self.lines = {text: line for text, line in self.lines.items() if text in shown}
+        reached = [ok for one, ok in zip(wanted, there, strict=True) if one in own]
+        # A name without an answer is a seed that did not answer; nonsense is none.
+        reached += [False for text in lines if is_dnsaddr(text.split(" ", 1)[1])]
+        lost = bool(reached) and not any(reached)
+        self.trouble = f"none of {len(reached)} seeds answered, trying again" if lost else ""
+        return all(reached)
 
-    async def _try_one(self, seed: Address, connected: set[str]) -> bool:
-        if seed.libp2p_id == self._host.peer_id:
-            self.lines[seed.text] = "connected"
-            return True
-        if seed.libp2p_id in connected:
+    async def _find_seeds(self, lines: dict[str, str]) -> list[Seed]:
+        """All seeds, each once; what cannot be used is said in `lines`."""
+        texts = [(source, text) for source, many in self._texts.items() for text in many]
+        texts += [(SeedSource.CACHE, text) for text in self._good]
+        parts = await asyncio.gather(*(self._read(*one, lines) for one in texts))
+        by_address: dict[Address, Seed] = {}
+        for seed in (seed for part in parts for seed in part):
+            by_address.setdefault(seed.address, seed)
+        return list(by_address.values())
+
+    async def _read(self, source: SeedSource, text: str, lines: dict[str, str]) -> Iterable[Seed]:
+        try:
+            if is_dnsaddr(text):
+                found = await resolve_dnsaddr(text, self._ways.look_up)
+                return [Seed(SeedSource.DNS, one) for one in found]
+            address = parse_seed(text)
+        except (OSError, ValueError) as error:
+            lines[f"{source} {text}"] = str(error) or type(error).__name__
+            return []
+        return [Seed(source, address)]
+
+    async def _drop_dead(self, libp2p_ids: set[str]) -> set[str]:
+        """Which of the connections lead nowhere any more; they are closed."""
+        wanted = sorted(libp2p_ids)
+        alive = await asyncio.gather(*map(self._host.join, wanted), return_exceptions=True)
+        dead = {one for one, answer in zip(wanted, alive, strict=True) if answer is not True}
+        for libp2p_id in dead:
+            try:
+                await self._host.disconnect(libp2p_id)
+            except OSError as error:
+                _log.debug("closing the connection to %s: %s", libp2p_id, error)
+        return dead
+
+    async def _try_one(self, seed: Seed, connected: set[str]) -> bool:
+        libp2p_id = seed.address.libp2p_id
+        if libp2p_id == self._host.peer_id or libp2p_id in connected:
             self.lines[seed.text] = "connected"
             return True
         try:
-            await self._probe(seed)
-            await self._host.dial(seed.libp2p_id, (seed,))
-            joined = await self._host.join(seed.libp2p_id)
+            there = await reach(seed, self._ways)
+            await self._host.dial(libp2p_id, there)
+            joined = await self._host.join(libp2p_id)
         except OSError as error:
             self.lines[seed.text] = str(error) or type(error).__name__
             return False
         self.lines[seed.text] = "connected" if joined else "answers, but is no DHT node"
         if joined:
-            self.note_good(seed)
+            self.note_good(seed.address)
         return joined
-
-    def _read(self, texts: tuple[str, ...]) -> list[Address]:
-        found = []
-        for text in texts:
-            try:
-                address = parse_address(text)
-            except ValueError as error:
-                self.lines[text] = str(error)
-                continue
-            if address.libp2p_id:
-                found.append(address)
-            else:
-                self.lines[text] = "the address does not end in /p2p/ and an id"
-        return found
-
-
-def _load(file: Path) -> list[str]:
-    """Read the kept peers; a file that cannot be read is as good as none."""
-    try:
-        fields = strict_json.load(file.read_bytes(), _MAX_FILE_BYTES)
-    except (OSError, RemoteProtocolError):
-        return []
-    texts = fields.get("peers")
-    if not isinstance(texts, list):
-        return []
-    return [text for text in texts if isinstance(text, str)][:MAX_KEPT_PEERS]
-
-
-def _save(file: Path, texts: list[str]) -> None:
-    partial = file.with_suffix(".partial")
-    try:
-        partial.write_bytes(strict_json.dump({"peers": texts}))
-        partial.replace(file)
-    except OSError as error:
-        _log.warning("%s cannot be written: %s", file, error)

@@ -15,6 +15,7 @@ from shoal.node.network.dht_records import PEER_KIND, record_key
 from shoal.node.network.errors import PeerUnavailableError
 from shoal.node.network.messages import DhtPut, Start, Status
 from shoal.node.network.publishing import LIFE_ROUNDS, Publisher
+from shoal.node.network.reaching import SeedSource, Ways
 from shoal.node.network.seeds import SeedKeeper
 from shoal.node.network.signed_records import PeerRecord
 from shoal.node.network.sockets import MAX_FOLDER_BYTES, sockets_folder
@@ -126,11 +127,31 @@ class FakeHost:
         self.there.add(libp2p_id)
 
     async def join(self, libp2p_id: str) -> bool:
-        return libp2p_id in self.there
+        return libp2p_id in self.there & self.up
+
+    async def disconnect(self, libp2p_id: str) -> None:
+        self.there.discard(libp2p_id)
 
 
 async def listens(_: Address) -> None:
     """A probe that always succeeds."""
+
+
+async def knows_no_name(name: str) -> list[str]:
+    raise OSError(f"{name} is not known")
+
+
+def keeper_of(
+    host: FakeHost,
+    file: Path,
+    *seeds: str,
+    manifest: tuple[str, ...] = (),
+    **ways: object,
+) -> SeedKeeper:
+    """A keeper whose probes succeed and who may dial the addresses of documents."""
+    chosen = {"look_up": knows_no_name, "probe": listens, "allow_private": True, **ways}
+    sources = {SeedSource.FLAG: seeds, SeedSource.MANIFEST: manifest}
+    return SeedKeeper(host, sources, file, Ways(**chosen))  # type: ignore[arg-type] # by name
 
 
 def seed(number: int) -> str:
@@ -144,12 +165,12 @@ def id_of(text: str) -> str:
 def test_all_seeds_are_tried_and_each_says_what_happened(tmp_path: Path) -> None:
     host = FakeHost({id_of(seed(1))})
     seeds = (seed(1), seed(2), "nonsense", "/ip4/192.0.2.1/tcp/1")
-    keeper = SeedKeeper(host, seeds, tmp_path / "peers", listens)
+    keeper = keeper_of(host, tmp_path / "peers", *seeds)
     assert asyncio.run(keeper.try_once()) is False
-    assert keeper.lines[seed(1)] == "connected"
-    assert keeper.lines[seed(2)] == "nobody there"
-    assert "is not an address" in keeper.lines["nonsense"]
-    assert "does not end in" in keeper.lines["/ip4/192.0.2.1/tcp/1"]
+    assert keeper.lines[f"flag {seed(1)}"] == "connected"
+    assert keeper.lines[f"flag {seed(2)}"] == "nobody there"
+    assert "is not an address" in keeper.lines["flag nonsense"]
+    assert "does not end in" in keeper.lines["flag /ip4/192.0.2.1/tcp/1"]
     assert keeper.trouble == ""
     host.up.add(id_of(seed(2)))
     assert asyncio.run(keeper.try_once()) is True
@@ -159,7 +180,7 @@ def test_all_seeds_are_tried_and_each_says_what_happened(tmp_path: Path) -> None
 
 def test_no_seed_is_trouble_until_one_answers(tmp_path: Path) -> None:
     host = FakeHost(set())
-    keeper = SeedKeeper(host, (seed(1), seed(2)), tmp_path / "peers", listens)
+    keeper = keeper_of(host, tmp_path / "peers", seed(1), seed(2))
     asyncio.run(keeper.try_once())
     assert keeper.trouble == "none of 2 seeds answered, trying again"
     host.up.add(id_of(seed(2)))
@@ -168,7 +189,7 @@ def test_no_seed_is_trouble_until_one_answers(tmp_path: Path) -> None:
 
 
 def test_the_first_node_has_no_seeds_and_no_trouble(tmp_path: Path) -> None:
-    keeper = SeedKeeper(FakeHost(set()), (), tmp_path / "peers", listens)
+    keeper = keeper_of(FakeHost(set()), tmp_path / "peers")
     assert asyncio.run(keeper.try_once()) is True
     assert keeper.trouble == ""
 
@@ -178,18 +199,18 @@ def test_a_dead_address_is_not_given_to_libp2p(tmp_path: Path) -> None:
         raise ConnectionRefusedError("refused")
 
     host = FakeHost({id_of(seed(1))})
-    keeper = SeedKeeper(host, (seed(1),), tmp_path / "peers", probe)
+    keeper = keeper_of(host, tmp_path / "peers", seed(1), probe=probe)
     asyncio.run(keeper.try_once())
-    assert (host.dialled, keeper.lines[seed(1)]) == ([], "refused")
+    assert (host.dialled, keeper.lines[f"flag {seed(1)}"]) == ([], "refused")
 
 
 def test_peers_that_answered_are_found_again_without_seeds(tmp_path: Path) -> None:
     file = tmp_path / "peers"
-    first = SeedKeeper(FakeHost({id_of(seed(1))}), (seed(1),), file, listens)
+    first = keeper_of(FakeHost({id_of(seed(1))}), file, seed(1))
     asyncio.run(first.try_once())
     assert json.loads(file.read_text()) == {"peers": [seed(1)]}
     host = FakeHost({id_of(seed(1))})
-    asyncio.run(SeedKeeper(host, (), file, listens).try_once())
+    asyncio.run(keeper_of(host, file).try_once())
     assert host.there == {id_of(seed(1))}
 
 
@@ -197,13 +218,13 @@ def test_peers_that_answered_are_found_again_without_seeds(tmp_path: Path) -> No
 def test_a_damaged_file_of_peers_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "peers"
     file.write_bytes(content)
-    assert asyncio.run(SeedKeeper(FakeHost(set()), (), file, listens).try_once()) is True
+    assert asyncio.run(keeper_of(FakeHost(set()), file).try_once()) is True
 
 
 def test_the_own_address_as_a_seed_is_no_peer(tmp_path: Path) -> None:
     host = FakeHost(set())
     own = f"/ip4/192.0.2.1/tcp/1/p2p/{host.peer_id}"
-    keeper = SeedKeeper(host, (own,), tmp_path / "peers", listens)
+    keeper = keeper_of(host, tmp_path / "peers", own)
     assert asyncio.run(keeper.try_once()) is True
     assert host.dialled == []
 
