@@ -1,7 +1,8 @@
 """The time of one call: one deadline for all its attempts, and a least speed for each transfer.
 
 Guarantees: `CallClock.check` and `Pace.moved` raise `GiveUpError` as soon as the time is over, the
-call is no longer wanted, or the bytes come too slowly. Safe to use from several threads.
+call is no longer wanted, or the bytes come too slowly; waits for this node's own cap count in
+neither. Safe to use from several threads.
 """
 
 import threading
@@ -19,6 +20,7 @@ class CallClock:
         now_s: A clock in seconds that does not go back.
         stopped_by: Another clock; when it is stopped, this one is too.
         ends_at_s: When the time is over; None: the deadline from now on.
+        excused_s: How long the call has waited for our own cap, seconds.
     """
 
     def __init__(
@@ -28,11 +30,13 @@ class CallClock:
         *,
         stopped_by: "CallClock | None" = None,
         ends_at_s: float | None = None,
+        excused_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.limits = limits
         self.now_s = now_s
         self._stopped_by = stopped_by
         self._stopped = threading.Event()
+        self._excused_s = excused_s
         self._ends_at_s = now_s() + limits.deadline_s if ends_at_s is None else ends_at_s
 
     def child(self) -> "CallClock":
@@ -41,7 +45,13 @@ class CallClock:
         Returns:
             The clock; it has the same deadline.
         """
-        return CallClock(self.limits, self.now_s, stopped_by=self, ends_at_s=self._ends_at_s)
+        return CallClock(
+            self.limits,
+            self.now_s,
+            stopped_by=self,
+            ends_at_s=self._ends_at_s,
+            excused_s=self._excused_s,
+        )
 
     def stop(self) -> None:
         """Say that nobody waits for this call any more."""
@@ -65,7 +75,7 @@ class CallClock:
         """
         if self.is_stopped:
             raise GiveUpError("the call was cancelled")
-        remaining_s = self._ends_at_s - self.now_s()
+        remaining_s = self._ends_at_s + self._excused_s() - self.now_s()
         if remaining_s <= 0:
             raise GiveUpError(f"not done within {self.limits.deadline_s:g} s")
         return remaining_s
@@ -90,6 +100,14 @@ class Pace:
         self._clock = clock
         self._window_started_at_s = clock.now_s()
         self._window_bytes = 0
+
+    def excuse(self, waited_s: float) -> None:
+        """Leave out time that passed because of our own cap.
+
+        Args:
+            waited_s: Seconds since the last call.
+        """
+        self._window_started_at_s += waited_s
 
     def moved(self, num_bytes: int) -> None:
         """Add bytes that have moved, and go on only if they come fast enough.

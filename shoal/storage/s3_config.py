@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from shoal.storage.endpoints import check_bucket_name, check_hostname, check_url
 from shoal.storage.keys import check_key
+from shoal.storage.proxy import proxy_address
 
 MIN_PART_BYTES = 5 << 20
 MAX_NUM_PARTS = 10_000
@@ -31,6 +32,7 @@ class S3Config:
         allow_loopback: This machine's own addresses and http are allowed: a local run.
         allow_private: Any address and http are allowed: only for one's own server, never for an
             address that somebody else has named.
+        proxy: http://HOST:PORT of a proxy that all connections are tunnelled through; empty: none.
     """
 
     endpoint_url: str
@@ -42,6 +44,7 @@ class S3Config:
     joins_once: bool = True
     allow_loopback: bool = False
     allow_private: bool = False
+    proxy: str = ""
 
     def __post_init__(self) -> None:
         check_url(
@@ -53,6 +56,8 @@ class S3Config:
         check_bucket_name(self.bucket)
         if self.prefix:
             check_key(self.prefix)
+        if self.proxy:
+            proxy_address(self.proxy)
 
     @property
     def is_local(self) -> bool:
@@ -103,6 +108,7 @@ class S3Limits:
         part_bytes: Larger objects travel in parts of this size, several at a time.
         num_parallel: Parts of one call that travel at the same time.
         num_threads: Requests of one store that are under way at the same time.
+        num_control_threads: As many more for the control plane, which bulk never holds.
     """
 
     deadline_s: float = 600.0
@@ -116,6 +122,7 @@ class S3Limits:
     part_bytes: int = 16 << 20
     num_parallel: int = 4
     num_threads: int = 16
+    num_control_threads: int = 4
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -123,5 +130,6 @@ class S3Limits:
                 raise ValueError(f"{name}: 0 or more expected, found {getattr(self, name)}")
         if self.part_bytes < MIN_PART_BYTES:
             raise ValueError(f"part_bytes: {MIN_PART_BYTES} or more, found {self.part_bytes}")
-        if min(self.num_attempts, self.num_parallel, self.num_threads) < 1:
-            raise ValueError("num_attempts, num_parallel and num_threads are at least 1")
+        counts = (self.num_attempts, self.num_parallel, self.num_threads, self.num_control_threads)
+        if min(counts) < 1:
+            raise ValueError("num_attempts, num_parallel and both numbers of threads: at least 1")

@@ -1,8 +1,10 @@
 """One store's way to its server: worker threads, attempts, waits.
 
-Guarantees: never more than `num_threads` requests at a time; all attempts and waits of a call share
-one deadline; a wait that the server asks for is kept, plus some of our own so that many clients do
-not come back at the same moment; a call that is cancelled stops its threads at the next block.
+Guarantees: never more than `num_threads` requests at a time, and `num_control_threads` of the
+control plane, so that an announcement never waits for a thread that a payload holds; all attempts
+and waits of a call share one deadline; a wait that the server asks for is kept, plus some of our
+own so that many clients do not come back at the same moment; a call that is cancelled stops its
+threads at the next block.
 """
 
 import asyncio
@@ -14,12 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from shoal.storage.allowance import is_control
 from shoal.storage.errors import RefusedError, StorageError, StorageUnavailableError
 from shoal.storage.progress import note_retry
 from shoal.storage.s3_answers import AttemptError, GiveUpError, RefusalError, meaning
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_config import S3Limits
 from shoal.storage.s3_transport import Answer
+from shoal.storage.waits import collecting_waits
 
 T = TypeVar("T")
 
@@ -88,6 +92,9 @@ class Link:
         self._now_s = now_s
         self._sleep = sleep
         self._threads = ThreadPoolExecutor(limits.num_threads, thread_name_prefix="shoal-s3")
+        self._control_threads = ThreadPoolExecutor(
+            limits.num_control_threads, thread_name_prefix="shoal-s3-control"
+        )
         self._open_clock = CallClock(limits, now_s)
 
     @contextmanager
@@ -107,15 +114,22 @@ class Link:
         what = f"object {key!r} in {self.where}" if key else self.where
         if self._open_clock.is_stopped:
             raise StorageUnavailableError(f"{what}: the store is closed", key)
-        clock = CallClock(self.limits, self._now_s, stopped_by=self._open_clock)
         try:
-            yield clock
+            with collecting_waits() as waits:
+                clock = CallClock(
+                    self.limits,
+                    self._now_s,
+                    stopped_by=self._open_clock,
+                    excused_s=lambda: waits.total_s,
+                )
+                try:
+                    yield clock
+                finally:
+                    clock.stop()
         except GiveUpError as error:
             raise StorageUnavailableError(f"{what}: {error.reason}", key) from error
         except RefusedError as error:
             raise RefusedError(f"{what}: {error.message}", key, error.code) from error
-        finally:
-            clock.stop()
 
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
         """Do blocking work in one of the store's threads.
@@ -130,7 +144,8 @@ class Link:
         # The context carries the progress record of the transfer into the thread.
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, context.run, work, *arguments)
+        threads = self._control_threads if is_control() else self._threads
+        return await loop.run_in_executor(threads, context.run, work, *arguments)
 
     def short_clock(self) -> CallClock:
         """Give the time of a request that is made after a call has failed.
@@ -212,7 +227,8 @@ class Link:
     def close(self) -> None:
         """Let no further call begin and stop those that run, at their next block."""
         self._open_clock.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._control_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _failure(self, error: AttemptError | RefusalError, key: str) -> AttemptError:
         if isinstance(error, AttemptError):

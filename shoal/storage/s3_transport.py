@@ -3,8 +3,10 @@
 Guarantees: the name is resolved for every new connection, all its addresses are checked, and the
 connection goes to the address that was checked, so that a second answer of the resolver changes
 nothing; TLS still asks for and verifies the name. No redirect is followed and no content encoding
-accepted; no proxy, netrc or cookie is used. A body is read only as far as the caller asks. Every
-wait has a time limit, also when bytes trickle in one by one.
+accepted; no netrc or cookie is used, and no proxy but the configured one. That is told the checked
+address too, and a name only for one's own server, whose addresses are not checked; TLS goes through
+it end to end. A body is read only as far as the caller asks. Every wait has a time limit, also when
+bytes trickle in one by one.
 
 Does not sign and does not retry.
 """
@@ -12,8 +14,9 @@ Does not sign and does not retry.
 import http.client
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
@@ -22,9 +25,11 @@ import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.response import BaseHTTPResponse
 
+from shoal.storage.allowance import block_bytes, spend_in_thread
 from shoal.storage.endpoints import GetAddrInfo, resolve
 from shoal.storage.errors import RefusedError, StorageUnavailableError
 from shoal.storage.progress import note_moved
+from shoal.storage.proxy import open_tunnel, proxy_address
 from shoal.storage.s3_answers import E_HTTP_ENCODING, E_HTTP_REDIRECT, AttemptError
 from shoal.storage.s3_clock import CallClock, Pace
 from shoal.storage.s3_config import S3Config, S3Limits
@@ -89,9 +94,11 @@ class Answer:
         """
         pace = Pace(self._clock)
         num_missing = max_bytes
+        most_bytes = block_bytes("down", BLOCK_BYTES)
         while num_missing:
             with _link_errors():
-                block = self._response.read1(min(num_missing, BLOCK_BYTES))
+                block = self._response.read1(min(num_missing, most_bytes))
+            pace.excuse(spend_in_thread("down", len(block), self._clock.check))
             pace.moved(len(block))
             if not block:
                 return
@@ -196,7 +203,7 @@ class Transport:
         shared: dict[str, Any] = {
             "host": self._host,
             "port": port,
-            "maxsize": self._limits.num_threads,
+            "maxsize": self._limits.num_threads + self._limits.num_control_threads,
             "blocksize": BLOCK_BYTES,
             "connect": self._connect,
         }
@@ -206,6 +213,9 @@ class Transport:
 
     def _connect(self, host: str, port: int, timeout_s: float | None) -> socket.socket:
         config = self._config
+        if config.proxy and config.allow_private:
+            # Behind a mandatory proxy names may be known to nobody but the proxy.
+            return self._tunnel(host, port, timeout_s)
         address = resolve(
             host,
             port,
@@ -213,14 +223,36 @@ class Transport:
             allow_private=config.allow_private,
             getaddrinfo=self._getaddrinfo,
         )
-        sock = self._dial((address, port), timeout=timeout_s)
+        if config.proxy:
+            return self._tunnel(address, port, timeout_s)
+        return self._dialled((address, port), timeout_s)
+
+    def _tunnel(self, host: str, port: int, timeout_s: float | None) -> socket.socket:
+        limit_s = self._limits.connect_timeout_s if timeout_s is None else timeout_s
+        ends_at_s = time.monotonic() + limit_s
+        proxy = self._config.proxy
+        with ExitStack() as held:
+            try:
+                sock = held.enter_context(self._dialled(proxy_address(proxy), timeout_s))
+                open_tunnel(sock, host, port, ends_at_s)
+            except OSError as error:
+                what = f"the proxy {proxy} cannot be reached ({error})"
+                raise StorageUnavailableError(what, "") from error
+            sock.settimeout(timeout_s)
+            held.pop_all()
+        return sock
+
+    def _dialled(self, address: tuple[str, int], timeout_s: float | None) -> socket.socket:
+        sock = self._dial(address, timeout=timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
 
 def _sending(body: Body, clock: CallClock) -> Iterator[bytes]:
     pace = Pace(clock)
-    while block := body.read(BLOCK_BYTES):
+    most_bytes = block_bytes("up", BLOCK_BYTES)
+    while block := body.read(most_bytes):
+        pace.excuse(spend_in_thread("up", len(block), clock.check))
         # Sockets take memory as it is; only the annotation of urllib3 asks for bytes.
         yield cast("bytes", block)
         # Asked for the next one: this one is on its way.
@@ -233,7 +265,9 @@ def _link_errors() -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
-        raise AttemptError(f"the connection broke ({type(error).__name__})") from error
+        # urllib3 wraps what the system said: refused, reset, no route.
+        cause = next((part for part in error.args if isinstance(part, OSError)), error)
+        raise AttemptError(f"the connection broke ({type(cause).__name__})") from error
     except StorageUnavailableError as error:
         raise AttemptError(error.message) from error
 

@@ -11,6 +11,7 @@ import hashlib
 from typing import IO, Final, Protocol
 
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
+from shoal.storage.allowance import count
 from shoal.storage.progress import note_moved
 
 Source = tuple[str, ...]
@@ -124,7 +125,7 @@ class Download:
             raise WrongBytesError(f"more than {self.total_bytes} bytes", "")
         if self._current not in self._sources:
             self._sources.append(self._current)
-        self._context.run(note_moved, len(data))
+        self._context.run(_note, len(data))
         self._sink.add(data)
         self._hash.update(data)
         self.num_bytes += len(data)
@@ -153,3 +154,9 @@ class Download:
         self._hash = hashlib.sha256()
         self._sources = []
         self.num_bytes = 0
+
+
+def _note(num_bytes: int) -> None:
+    note_moved(num_bytes)
+    # The network process keeps to its part of the cap; the month's sum is kept here.
+    count("down", num_bytes)

@@ -17,5 +17,6 @@ class EventName(StrEnum):
     RECORD_REJECTED = "record-rejected"
     RECORD_WRITTEN = "record-written"
     ROUND = "round"
+    BANDWIDTH = "bandwidth"
     WARNING = "warning"
     NODE_STOPPED = "node-stopped"

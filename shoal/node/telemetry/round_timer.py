@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
-from shoal.storage.meter import Transfer
+from shoal.storage.meter import SERVED, Transfer
 
 Interval = tuple[float, float]
 
@@ -58,11 +58,13 @@ class RoundTimer:
         """Time with a transfer going on and no computation.
 
         Args:
-            transfers: of the round.
+            transfers: of the round; what was served to others is none of this node's waiting.
             busy: when else this node computed: inner loops that run ahead of their round.
         """
         moving = [
-            (t.started_at_s, t.started_at_s + t.total_s) for t in transfers if t.num_bytes > 0
+            (t.started_at_s, t.started_at_s + t.total_s)
+            for t in transfers
+            if t.num_bytes > 0 and t.kind != SERVED
         ]
         computing = [*busy, *(i for name in _COMPUTING for i in self._intervals[name])]
         clipped = [(max(start, self.started_s), end) for start, end in moving]
