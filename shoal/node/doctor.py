@@ -96,7 +96,13 @@ async def _check_bucket(manifest: RunManifest, config: NodeConfig) -> list[Line]
         return [failure(DoctorCode.BUCKET, str(error), "set the two variables and start again")]
     if written is None:
         return []
-    found = await check_bucket(*written)
+    identity = load_key(Path(config.key_file))
+    keys = StoreKeys(manifest.run_id)
+    if config.payloads.kind == "s3":
+        folder = keys.payloads(identity.peer).rstrip("/")
+        found = await check_bucket(*written, purpose="payloads", folder=folder)
+    else:
+        found = await check_bucket(*written, folder=keys.probe("bucket"))
     return [
         Line(
             code=DoctorCode.BUCKET,

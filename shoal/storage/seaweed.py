@@ -51,19 +51,25 @@ class BucketKeys:
     Attributes:
         writer: May read, list, write and delete in this bucket and in no other.
         reader: May read and list in this bucket and in no other.
+        folder: The writer may read, write and delete below this folder and nowhere else, and may
+            not list; empty: in the whole bucket.
     """
 
     writer: S3Credentials
     reader: S3Credentials
+    folder: str = ""
 
     @classmethod
-    def random(cls) -> "BucketKeys":
+    def random(cls, folder: str = "") -> "BucketKeys":
         """Make new keys.
+
+        Args:
+            folder: What the writer is confined to; empty: nothing.
 
         Returns:
             Keys that nobody else has.
         """
-        return cls(writer=_random_key(), reader=_random_key())
+        return cls(writer=_random_key(), reader=_random_key(), folder=folder)
 
 
 class SeaweedServer:
@@ -158,7 +164,11 @@ class SeaweedServer:
         """Write and read an object in every bucket until that works; False if the server ended."""
         ends_at_s = time.monotonic() + ready_s
         stores = [
-            S3Store(self.config(name), keys.writer, limits=S3Limits(deadline_s=2, num_threads=1))
+            S3Store(
+                self.config(name, prefix=keys.folder),
+                keys.writer,
+                limits=S3Limits(deadline_s=2, num_threads=1),
+            )
             for name, keys in self.keys.items()
         ]
         failure = ""
@@ -201,7 +211,12 @@ def _identities(
     for bucket, keys in buckets.items():
         reads = [f"Read:{bucket}", f"List:{bucket}"]
         writes = [f"Write:{bucket}", f"Tagging:{bucket}"]
-        found.append(identity(f"{bucket}-writer", keys.writer, reads + writes))
+        if keys.folder:
+            verbs = ("Read", "Write")
+            confined = [f"{verb}:{bucket}/{keys.folder}/*" for verb in verbs]
+            found.append(identity(f"{bucket}-writer", keys.writer, confined))
+        else:
+            found.append(identity(f"{bucket}-writer", keys.writer, reads + writes))
         found.append(identity(f"{bucket}-reader", keys.reader, reads))
     if public:
         allowed = [f"{verb}:{bucket}" for bucket in public for verb in ("Read", "List")]

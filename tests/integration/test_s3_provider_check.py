@@ -22,7 +22,7 @@ def test_seaweedfs_has_all_that_a_run_needs(request, bucket, has_reader):
         check_bucket(server.config(bucket, prefix=prefix), keys.writer, reader=reader)
     )
     assert {line.code: line.level for line in lines if line.level != "ok"} == {}
-    assert len(lines) == 11
+    assert len(lines) == 12
     store = s3_server.seaweed_store(request.config, bucket, prefix=prefix)
     assert asyncio.run(store.listed("")) == []
     store.close()
