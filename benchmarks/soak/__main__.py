@@ -14,7 +14,7 @@ from benchmarks.soak.drawing import draw
 from benchmarks.soak.judging import judge
 from benchmarks.soak.outcome import Outcome
 from benchmarks.soak.reporting import markdown, report_of, write_report
-from benchmarks.soak.run_soak import run_soak
+from benchmarks.soak.run_soak import NotStartedError, run_soak
 from benchmarks.soak.settings import SoakSettings
 
 _STOPPED = 130
@@ -32,8 +32,11 @@ def main() -> int:
     except asyncio.CancelledError:
         print("stopped; samples.csv and run/ are as far as they came", file=sys.stderr)
         return _STOPPED
-    except TimeoutError as error:
-        print(f"{error}; see {settings.out}/run/nodes/*/node.log", file=sys.stderr)
+    except NotStartedError as error:
+        print(
+            f"the swarm does not start: {error}; see {settings.out}/run/nodes/*/node.log",
+            file=sys.stderr,
+        )
         return 2
     report = report_of(outcome, settings, judge(outcome, settings))
     write_report(report, settings.out)

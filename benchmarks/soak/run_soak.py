@@ -28,6 +28,10 @@ _GONE_S = 30.0
 _POLL_S = 0.5
 
 
+class NotStartedError(Exception):
+    """The swarm does not run even without faults."""
+
+
 async def run_soak(settings: SoakSettings, say: Callable[[str], None]) -> Outcome:
     """Runs a soak.
 
@@ -36,7 +40,7 @@ async def run_soak(settings: SoakSettings, say: Callable[[str], None]) -> Outcom
         say: takes one line for the person who watches.
 
     Raises:
-        TimeoutError: not every peer counted once within the time for starting.
+        NotStartedError: not every peer counted once within the time for starting.
     """
     root, token = settings.out / "run", secrets.token_hex(8)
     try:
@@ -57,8 +61,9 @@ async def _soak(swarm: Swarm, settings: SoakSettings, say: Callable[[str], None]
     watching = asyncio.create_task(watcher.run())
     try:
         say(f"started {len(swarm.nodes)} nodes; waiting until every peer has counted once")
-        if late := await _until_counted(swarm, 0, settings.start_s):
-            raise TimeoutError(f"never counted within {settings.start_s:.0f} s: {late}")
+        late = await _until_counted(swarm, 0, settings.start_s, alive=True)
+        if late or swarm.unexpected:
+            raise NotStartedError("; ".join(swarm.unexpected) or f"never counted: {late}")
         began_at_s = time.time()
         faults = await _make_faults(swarm, settings, say)
         ended_at_s = time.time()
@@ -117,14 +122,19 @@ def _head(swarm: Swarm) -> int:
     return max(swarm.validator.view.reports, default=0)
 
 
-async def _until_counted(swarm: Swarm, after_round: int, patience_s: float) -> list[str]:
-    """Waits until every peer has counted in a round after this one; gives those that had not."""
+async def _until_counted(
+    swarm: Swarm, after_round: int, patience_s: float, *, alive: bool = False
+) -> list[str]:
+    """Waits until every peer has counted in a round after this one; gives those that had not.
+
+    With `alive` it also ends as soon as a node has ended by itself.
+    """
 
     def late() -> list[str]:
         swarm.look()
         return [node.name for node in swarm.peers if not _has_counted(node, after_round)]
 
-    await happens(lambda: not late(), patience_s, _POLL_S)
+    await happens(lambda: not late() or (alive and bool(swarm.unexpected)), patience_s, _POLL_S)
     return late()
 
 

@@ -34,6 +34,7 @@ from tests.support.tiny_run import write_plan
 VALIDATOR: Final = "validator-0"
 _NUM_ROUNDS: Final = 100_000
 _LEAVE_S: Final = 45.0
+_MAX_REVIVED: Final = 3
 _SIZES: Final = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2}
 
 
@@ -50,6 +51,8 @@ class SoakNode:
     """To the S3 server, for reading others' buckets and for its own."""
     inbox_link: ShapingProxy | None
     """To the validator's HTTP service."""
+    num_revived: int = 0
+    """How often it ended though no fault had hit it, and was started again."""
     may_end: bool = False
     """A fault is about to end its process."""
 
@@ -99,9 +102,10 @@ class Swarm:
             if node.may_end or node.node.pid == 0:
                 continue
             code = node.node.exit_code()
-            if code is not None:
-                last = node.node.output()[-300:]
+            if code is not None and node.num_revived < _MAX_REVIVED:
+                last = node.node.output().strip()[-300:]
                 self.unexpected.append(f"{node.name} ended with code {code}: {last}")
+                node.num_revived += 1
                 node.node.start()
 
     async def leave(self) -> list[str]:
