@@ -143,6 +143,9 @@ def join(
     home: Annotated[
         Path, typer.Option("--home", help="With a URL: folder for keys and state.")
     ] = Path("~/.shoal"),
+    proxy: Annotated[
+        str, typer.Option("--proxy", help="With a URL: http://HOST:PORT to go through.")
+    ] = "",
     leave_with_parent: ParentOption = False,
 ) -> None:
     """Train in a run: with a URL everything else is made; with a file --config says the rest."""
@@ -151,7 +154,7 @@ def join(
     if config is not None:
         _run_node(Path(run), config, validates=False, leave_with_parent=leave_with_parent)
     elif is_url(run):
-        manifest_file, config_file = _find_home(run, home.expanduser())
+        manifest_file, config_file = _find_home(run, home.expanduser(), proxy)
         _run_node(manifest_file, config_file, validates=False, leave_with_parent=leave_with_parent)
     else:
         raise ConfigError(
@@ -159,7 +162,7 @@ def join(
         )
 
 
-def _find_home(url: str, root: Path) -> tuple[Path, Path]:
+def _find_home(url: str, root: Path, proxy: str) -> tuple[Path, Path]:
     """Key, configuration and doctor's checks for `shoal join URL`."""
     from shoal.node.config import load_node_config
     from shoal.node.doctor import examine
@@ -167,7 +170,8 @@ def _find_home(url: str, root: Path) -> tuple[Path, Path]:
     from shoal.node.joining import find_home
 
     console = Console()
-    home = asyncio.run(find_home(url, root, num_threads=max((os.cpu_count() or 2) // 2, 1)))
+    num_threads = max((os.cpu_count() or 2) // 2, 1)
+    home = asyncio.run(find_home(url, root, num_threads, proxy))
     folder = home.config_file.parent
     console.print(
         f"run {home.manifest.run_id.hex()}\npeer {home.peer}\nfolder {folder}",

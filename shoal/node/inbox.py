@@ -305,7 +305,7 @@ async def serving(
                 "node.toml", "serve.listen", "a free address", f"{listen} ({error.strerror})"
             ) from error
         bound = runner.addresses[0]
-        yield f"http://{bound[0]}:{bound[1]}"
+        yield f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
     finally:
         await runner.cleanup()
 

@@ -19,6 +19,7 @@ from shoal.protocol.identity import generate, load_key, save_key
 from shoal.protocol.manifest import MAX_MANIFEST_BYTES, RunManifest, read_manifest
 from shoal.storage.errors import StorageError
 from shoal.storage.http import HttpStore
+from shoal.storage.proxy import is_proxy_url
 
 _URL = re.compile(r"(https?://[^#\s]+?)/?(?:#([0-9a-f]{64}))?")
 
@@ -27,6 +28,7 @@ _NODE_TOML = """\
 key_file = "key.pem"
 state_dir = "state"
 num_threads = {num_threads}
+proxy = "{proxy}"
 
 [store]
 kind = "http"
@@ -49,13 +51,14 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-async def find_home(source: str, root: Path, num_threads: int) -> Home:
+async def find_home(source: str, root: Path, num_threads: int, proxy: str = "") -> Home:
     """Asks the server for its run, and finds or makes the folder for it.
 
     Args:
         source: URL of a validator's HTTP service, perhaps with #<run id>.
         root: below it every run has a folder.
         num_threads: for a new node.toml.
+        proxy: `http://HOST:PORT` to go through, also for a new node.toml; empty: none.
 
     Raises:
         ConfigError: the URL is none, or the run is another than the pinned one.
@@ -65,7 +68,9 @@ async def find_home(source: str, root: Path, num_threads: int) -> Home:
     if match is None:
         raise ConfigError("command line", "MANIFEST", "a URL or a manifest file", source)
     url, pin = match[1], match[2]
-    manifest = await _fetch(url, pin)
+    if proxy and not is_proxy_url(proxy):
+        raise ConfigError("command line", "--proxy", "http://HOST:PORT, and nothing else", proxy)
+    manifest = await _fetch(url, pin, proxy)
     folder = root / manifest.run_id.hex()[:16]
     config_file = folder / "node.toml"
     is_new = not config_file.exists()
@@ -75,7 +80,7 @@ async def find_home(source: str, root: Path, num_threads: int) -> Home:
             save_key(folder / "key.pem", generate())
         write_atomically(folder / "manifest.json", manifest.to_bytes())
         if is_new:
-            toml = _NODE_TOML.format(num_threads=num_threads, url=url)
+            toml = _NODE_TOML.format(num_threads=num_threads, url=url, proxy=proxy)
             write_atomically(config_file, toml.encode())
     except OSError as error:
         raise ResourceError(f"{folder}: {error.strerror}") from error
@@ -83,9 +88,9 @@ async def find_home(source: str, root: Path, num_threads: int) -> Home:
     return Home(manifest=manifest, config_file=config_file, peer=peer, is_new=is_new)
 
 
-async def _fetch(url: str, pin: str | None) -> RunManifest:
+async def _fetch(url: str, pin: str | None, proxy: str) -> RunManifest:
     try:
-        async with HttpStore(url) as store:
+        async with HttpStore(url, proxy=proxy) as store:
             raw = await store.read_page("manifest", MAX_MANIFEST_BYTES)
     except StorageError as error:
         raise ResourceError(f"{url} gives no manifest: {error}") from error

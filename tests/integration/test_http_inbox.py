@@ -38,7 +38,8 @@ MANIFEST = tiny_manifest()
 LIMITS = HttpLimits(total_s=5.0, rate_window_s=0.3)
 
 
-def _context(folder: Path, store: MemoryStore) -> RunContext:
+def context_of(folder: Path, store: MemoryStore) -> RunContext:
+    """A validator of the tiny run."""
     clock = SystemClock()
     return make_context(
         MANIFEST,
@@ -67,7 +68,7 @@ async def _serving(app: web.Application) -> AsyncIterator[HttpStore]:
 @asynccontextmanager
 async def _inbox(folder: Path) -> AsyncIterator[tuple[HttpStore, MemoryStore, RunContext]]:
     backing = MemoryStore()
-    run = _context(folder, backing)
+    run = context_of(folder, backing)
     inbox = Inbox(run, backing, lambda: first_head(MANIFEST))
     async with _serving(inbox.application()) as store:
         yield store, backing, run

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.node import joining
+from shoal.node.config import load_node_config
 from shoal.node.errors import ConfigError, ResourceError
 from shoal.node.joining import find_home, is_url
 from shoal.storage.errors import StorageUnavailableError
@@ -20,7 +21,7 @@ URL = "http://validator.example:8787"
 def server(monkeypatch):
     """Answers every read with `server.answer`; notes the URLs."""
 
-    server = SimpleNamespace(answer=MANIFEST.to_bytes(), urls=[])
+    server = SimpleNamespace(answer=MANIFEST.to_bytes(), urls=[], proxies=[])
 
     class Page:
         async def read_page(self, path, max_bytes):
@@ -30,16 +31,28 @@ def server(monkeypatch):
             return server.answer
 
     @asynccontextmanager
-    async def open_page(url):
+    async def open_page(url, *, proxy=""):
         server.urls.append(url)
+        server.proxies.append(proxy)
         yield Page()
 
     monkeypatch.setattr(joining, "HttpStore", open_page)
     return server
 
 
-def home(url, root):
-    return asyncio.run(find_home(url, root, num_threads=3))
+def home(url, root, **options):
+    return asyncio.run(find_home(url, root, num_threads=3, **options))
+
+
+def test_a_proxy_is_used_at_once_and_kept(server, tmp_path):
+    made = home(URL, tmp_path, proxy="http://proxy.example:3128")
+    assert server.proxies == ["http://proxy.example:3128"]
+    assert load_node_config(made.config_file).proxy == "http://proxy.example:3128"
+    with pytest.raises(ConfigError, match="--proxy"):
+        home(URL, tmp_path, proxy="proxy.example")
+    assert load_node_config(home("http://[::1]:8750", tmp_path / "6").config_file).store.url == (
+        "http://[::1]:8750"
+    )
 
 
 def test_the_first_time_a_key_and_a_configuration_are_made_and_later_found(server, tmp_path):

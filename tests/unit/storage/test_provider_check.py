@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from shoal.storage.provider_check import CheckLine, Purpose, check_bucket
+from shoal.storage.bucket_probes import Purpose
+from shoal.storage.provider_check import CheckLine, check_bucket
 from shoal.storage.s3 import S3Config, S3Credentials, S3Limits, S3Store
 from tests.support.s3_bad_server import BadServer, Bucket, Exchange
 
