@@ -17,6 +17,7 @@ import numpy as np
 from shoal.node.buckets import written_bucket
 from shoal.node.clock import MAX_CLOCK_ERROR_S, SystemClock
 from shoal.node.config import NodeConfig
+from shoal.node.doctor_bandwidth import check_bandwidth
 from shoal.node.doctor_lines import DoctorCode, Level, Line, failure, ok, size_text, warning
 from shoal.node.doctor_machine import check_device, check_disk, check_memory
 from shoal.node.errors import NodeError
@@ -42,6 +43,7 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
     lines.append(check_disk(manifest, Path(config.state_dir)))
     lines.append(check_memory(manifest))
     lines.append(check_device(manifest, config.device))
+    lines += check_bandwidth(manifest, config, trains=not _is_validator(manifest, config))
     fix = "check [store], [payloads] and [network] in node.toml"
     async with AsyncExitStack() as held:
         try:
@@ -51,6 +53,14 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
             return [*lines, failure(DoctorCode.STORE, str(error), fix)]
         lines += await _check_store(manifest, config, places)
     return lines + await _check_bucket(manifest, config)
+
+
+def _is_validator(manifest: RunManifest, config: NodeConfig) -> bool:
+    try:
+        return load_key(Path(config.key_file)).peer in manifest.validator_ids
+    except LocalProtocolError:
+        # D_KEY says so.
+        return False
 
 
 def _check_identity(manifest: RunManifest, config: NodeConfig) -> list[Line]:

@@ -32,6 +32,7 @@ class DoctorCode(StrEnum):
     UPLOAD = "D_UPLOAD"
     DOWNLOAD = "D_DOWNLOAD"
     BUCKET = "D_BUCKET"
+    BANDWIDTH = "D_BANDWIDTH"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,6 +77,9 @@ def draw(status: Status, console: Console, now_s: float) -> RenderableType:
         parts.append(_table(status, console, now_s))
     if len(status.histories) == 1:
         parts += _curves(status.histories[0], console)
+        use = status.histories[0].bandwidth
+        if use is not None:
+            parts.append(Text.assemble(("bandwidth      ", "dim"), use.line()))
     parts += _refusals(status.histories)
     parts += [Text(trouble, style="yellow") for trouble in status.troubles[:_MAX_NOTICES]]
     return Group(*parts)

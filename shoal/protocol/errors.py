@@ -66,6 +66,7 @@ class ErrorCode(StrEnum):
     E_PEER_UNKNOWN = "E_PEER_UNKNOWN"
     E_PREV = "E_PREV"
     E_QUORUM = "E_QUORUM"
+    E_QUOTA = "E_QUOTA"
     E_RECORD = "E_RECORD"
     E_ROLLBACK = "E_ROLLBACK"
     E_ROUND_FUTURE = "E_ROUND_FUTURE"
@@ -120,6 +121,7 @@ MEANINGS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
         ErrorCode.E_PEER_UNKNOWN: "The key is not in the roster.",
         ErrorCode.E_PREV: "The record does not follow the record that is known as its predecessor.",
         ErrorCode.E_QUORUM: "Fewer distinct signers than the manifest's threshold.",
+        ErrorCode.E_QUOTA: "This node's own quota for the month is used up.",
         ErrorCode.E_RECORD: "The record's content breaks a rule that has no code of its own.",
         ErrorCode.E_ROLLBACK: "The record is for a round that is already closed.",
         ErrorCode.E_ROUND_FUTURE: "Made for a later round than this one.",

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
 from shoal.node.telemetry.names import EventName
+from shoal.node.web.bandwidth_use import BandwidthUse, read_use
 from shoal.node.web.event_fields import Event, flag, number, text, whole
 from shoal.node.web.peers import Peers
 from shoal.node.web.round_points import RoundPoint, RoundPoints
@@ -83,6 +84,7 @@ class NodeHistory:
     """The last refusals and warnings."""
     timeline: Timeline | None = None
     last_timeline: Timeline | None = None
+    bandwidth: BandwidthUse | None = None
     _peers: Peers | None = None
 
     @property
@@ -118,7 +120,9 @@ class NodeHistory:
     def _take_small(self, name: str, event: Event) -> None:
         if self.timeline is not None and whole(event, "round_id") == self.timeline.round_id:
             self.timeline.take(event)
-        if name == EventName.PAYLOAD_STAGED:
+        if name == EventName.BANDWIDTH:
+            self.bandwidth = read_use(event)
+        elif name == EventName.PAYLOAD_STAGED:
             self.now.phase = "uploading"
         elif name == EventName.PAYLOAD_PUBLISHED:
             self.now.phase = "waiting"
@@ -211,6 +215,7 @@ class NodeHistory:
             "inner_steps": self.facts.inner_steps,
             "now": asdict(self.now),
             "totals": {**asdict(self.totals), "communication_ratio": self.communication_ratio()},
+            "bandwidth": None if self.bandwidth is None else asdict(self.bandwidth),
             "rejected": dict(sorted(self.rejected.items())),
             "notices": list(self.notices),
             "peers": self.peers.plain(),

@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shoal.node.web.bandwidth_use import BandwidthUse
 from shoal.node.web.history import NodeHistory
 from shoal.node.web.peers import PeerStats
 from shoal.node.web.round_points import RoundPoint
@@ -45,6 +46,8 @@ class NodeCollector(Collector):
         if point is not None:
             yield from _round(point)
         yield from _peers(self._history.peers.all())
+        if self._history.bandwidth is not None:
+            yield from _bandwidth(self._history.bandwidth)
 
     def _node(self) -> Iterator[Metric]:
         history = self._history
@@ -122,6 +125,17 @@ def _peers(peers: Sequence[PeerStats]) -> Iterator[Metric]:
     for p in kept:
         down.add_metric([p.peer], p.num_bytes)
     yield down
+
+
+def _bandwidth(use: BandwidthUse) -> Iterator[Metric]:
+    """A limit of 0 is none: absent."""
+    used = {"up": float(use.uploaded_bytes), "down": float(use.downloaded_bytes)}
+    name, text = "shoal_month_bytes", "Moved in this calendar month (UTC)."
+    yield _by(name, text, "direction", used)
+    quotas = {"up": use.upload_quota_bytes or None, "down": use.download_quota_bytes or None}
+    yield _by("shoal_month_quota_bytes", "The month's quota, if any.", "direction", quotas)
+    caps = {"up": use.upload_cap_bytes_per_s or None, "down": use.download_cap_bytes_per_s or None}
+    yield _by("shoal_cap_bytes_per_second", "The cap, if any.", "direction", caps)
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], samples: Sequence[Sample]) -> Metric:

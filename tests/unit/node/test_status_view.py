@@ -136,3 +136,21 @@ def test_the_command():
     result = CliRunner().invoke(app, ["status", str(LOGS / "peer.jsonl")])
     assert result.exit_code == 0
     assert "round 6 applied" in result.output
+
+
+def test_one_nodes_screen_shows_caps_and_the_months_use(tmp_path):
+    use = {
+        "event": "bandwidth",
+        "month": "2026-11",
+        "uploaded_bytes": 41_000_000_000,
+        "downloaded_bytes": 1_234_567,
+        "upload_quota_bytes": 50_000_000_000,
+        "download_quota_bytes": 0,
+        "upload_cap_bytes_per_s": 2_500_000,
+        "download_cap_bytes_per_s": 0,
+    }
+    put(tmp_path / "events.jsonl", [*log_events("peer"), use])
+    text = " ".join(screen(tmp_path, width=160).split())
+    assert "2026-11: 41 GB up of 50 GB (82%), at most 2.5 MB/s; 1.23 MB down" in text
+    put(tmp_path / "events.jsonl", [{"event": "bandwidth", "month": 7, "uploaded_bytes": "x"}])
+    assert "0 B up; 0 B down" in screen(tmp_path)

@@ -36,6 +36,22 @@ FROZEN = {
     "shoal_peer_download_bytes_per_second": ("peer",),
     "shoal_peer_downloaded_bytes_total": ("peer",),
 }
+WITH_BANDWIDTH = {
+    "shoal_month_bytes": ("direction",),
+    "shoal_month_quota_bytes": ("direction",),
+    "shoal_cap_bytes_per_second": ("direction",),
+}
+BANDWIDTH = {
+    "event": "bandwidth",
+    "time_s": 1.0,
+    "month": "2026-11",
+    "uploaded_bytes": 7,
+    "downloaded_bytes": 9,
+    "upload_quota_bytes": 100,
+    "download_quota_bytes": 0,
+    "upload_cap_bytes_per_s": 0,
+    "download_cap_bytes_per_s": 50,
+}
 
 
 def scrape(events, num_clients=0):
@@ -89,3 +105,15 @@ def test_labels_are_bounded_whatever_peers_send():
 
 def test_a_refused_peer_is_never_a_label():
     assert not [key for key in scrape(log_events("hostile")) if "onerror" in repr(key)]
+
+
+def test_bandwidth_has_frozen_names_and_no_limit_is_absent():
+    found = scrape([BANDWIDTH])
+    new = {key: value for key, value in found.items() if key[0] in WITH_BANDWIDTH}
+    assert new == {
+        ("shoal_month_bytes", ("direction", "up")): 7,
+        ("shoal_month_bytes", ("direction", "down")): 9,
+        ("shoal_month_quota_bytes", ("direction", "up")): 100,
+        ("shoal_cap_bytes_per_second", ("direction", "down")): 50,
+    }
+    assert {key[0] for key in scrape([])}.isdisjoint(WITH_BANDWIDTH)

@@ -95,8 +95,22 @@ function drawTiles(n) {
   setTile("t-share", percent(last?.communication_ratio), last ? "exposed" : "",
     last ? `all rounds ${percent(n.totals.communication_ratio)}` : "");
   setTile("t-bytes", bytes(n.totals.uploaded_bytes + n.totals.downloaded_bytes), "",
-    `${bytes(n.totals.uploaded_bytes)} up, ${bytes(n.totals.downloaded_bytes)} down`);
+    `${bytes(n.totals.uploaded_bytes)} up, ${bytes(n.totals.downloaded_bytes)} down${month(n)}`);
   drawState(n, last);
+}
+
+// Only where there is a limit: what of it is used.
+function month(n) {
+  const use = n.bandwidth;
+  if (!use) return "";
+  const parts = [
+    ["up", use.uploaded_bytes, use.upload_quota_bytes, use.upload_cap_bytes_per_s],
+    ["down", use.downloaded_bytes, use.download_quota_bytes, use.download_cap_bytes_per_s],
+  ].flatMap(([word, used, quota, cap]) => [
+    ...(quota ? [`${bytes(used)} of this month's ${bytes(quota)} ${word}`] : []),
+    ...(cap ? [`at most ${rate(cap)} ${word}`] : []),
+  ]);
+  return parts.map((part) => `; ${part}`).join("");
 }
 
 function drawState(n, last) {
