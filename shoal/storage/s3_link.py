@@ -2,9 +2,9 @@
 
 Guarantees: never more than `num_threads` requests at a time, and `num_control_threads` of the
 control plane, so that an announcement never waits for a thread that a payload holds; all attempts
-and waits of a call share one deadline; a wait that the server asks for is kept, plus some of our
-own so that many clients do not come back at the same moment; a call that is cancelled stops its
-threads at the next block.
+and waits of a call share one deadline; a wait that the server asks for is kept, by all calls and
+also by those that come later, plus some of our own so that many clients do not come back at the
+same moment; a call that is cancelled stops its threads at the next block.
 """
 
 import asyncio
@@ -96,6 +96,8 @@ class Link:
             limits.num_control_threads, thread_name_prefix="shoal-s3-control"
         )
         self._open_clock = CallClock(limits, now_s)
+        self._quiet_until_s = 0.0
+        """The server has asked not to be asked before."""
 
     @contextmanager
     def calling(self, key: str) -> Iterator[CallClock]:
@@ -204,6 +206,7 @@ class Link:
         num_failed = 0
         num_waits = 0
         while True:
+            await self._keep_quiet(clock)
             try:
                 return await attempt()
             except (AttemptError, RefusalError) as error:
@@ -216,6 +219,7 @@ class Link:
                         f"{num_failed} attempts in a row failed",
                         key,
                     ) from error
+                self._note_request_for_quiet(failure.retry_after_s)
                 wait_s = self._wait_s(num_waits, failure.retry_after_s)
                 if wait_s >= clock.remaining_s():
                     raise GiveUpError(
@@ -223,6 +227,21 @@ class Link:
                     ) from error
             note_retry()
             await self._sleep(wait_s)
+
+    async def _keep_quiet(self, clock: CallClock) -> None:
+        wait_s = self._quiet_until_s - self._now_s()
+        if wait_s <= 0:
+            return
+        if wait_s >= clock.remaining_s():
+            raise GiveUpError(f"the server has asked for {wait_s:.1f} s more without requests")
+        await self._sleep(wait_s)
+
+    def _note_request_for_quiet(self, retry_after_s: float) -> None:
+        # Whoever gives a call up and makes another one would else ask again at once. A server that
+        # asks for days gets the length of one call.
+        if retry_after_s:
+            until_s = self._now_s() + min(retry_after_s, self.limits.deadline_s)
+            self._quiet_until_s = max(self._quiet_until_s, until_s)
 
     def close(self) -> None:
         """Let no further call begin and stop those that run, at their next block."""
