@@ -143,7 +143,7 @@ class _Connection:
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=256)
         sending = asyncio.create_task(self._send(waiting, writer, passed))
         try:
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 while block := await reader.read(_BLOCK_BYTES):
                     await waiting.put((time.monotonic() + self._proxy.link.latency_s, block))
             await waiting.put((0.0, b""))
@@ -157,7 +157,7 @@ class _Connection:
         writer: asyncio.StreamWriter,
         passed: Callable[[int], Awaitable[bool]],
     ) -> None:
-        with suppress(ConnectionError):
+        with suppress(OSError):
             while True:
                 due_at_s, block = await waiting.get()
                 await asyncio.sleep(max(0.0, due_at_s - time.monotonic()))
