@@ -5,7 +5,7 @@ selects, quantises and encodes; `check_body` turns a peer's bytes into a `Checke
 `CorruptBodyError`; `sum_bodies` adds many of them up in integers; `dequantize` reads one.
 """
 
-from shoal.compression.checking import CheckedBody, check_body
+from shoal.compression.checking import ArrivingBody, CheckedBody, check_body
 from shoal.compression.decoding import IntegerSum, dequantize, sum_bodies
 from shoal.compression.error_feedback import ErrorFeedback, QuantizationStats, StagedBody
 from shoal.compression.errors import (
@@ -19,6 +19,7 @@ from shoal.compression.layout import BodyLayout
 from shoal.compression.spec import CodecSpec
 
 __all__ = [
+    "ArrivingBody",
     "BodyLayout",
     "CheckedBody",
     "CodecSpec",

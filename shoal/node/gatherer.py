@@ -10,11 +10,12 @@ Does not do: decide which payloads count (the record does), or aggregate.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 
 from shoal.compression import CheckedBody
 from shoal.node.errors import ResourceError
+from shoal.node.receiving import Received, Receiving
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.node.store_keys import RUN_STORE
 from shoal.node.telemetry.names import EventName
@@ -28,9 +29,10 @@ from shoal.protocol.announcement import (
 from shoal.protocol.chain import ChainHead
 from shoal.protocol.errors import ErrorCode, PayloadError, RemoteProtocolError
 from shoal.protocol.identity import PeerId, parse_peer_key
-from shoal.protocol.payload import Payload, PayloadContext, validate
+from shoal.protocol.payload import Payload, PayloadContext
 from shoal.protocol.record import VerifiedRecord, read_record
 from shoal.protocol.record_body import CountedPayload
+from shoal.storage.allowance import QuotaReachedError
 from shoal.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 _COMPLAIN_EVERY_S = 10.0
 # One open round may hold this many times the gather limit of candidates (announcements are cheap).
 _CANDIDATE_FACTOR = 2
+_QUIET_POLLS = 10
+"""A download that has brought nothing for so many polls is not waited for once a copy exists."""
 _MAX_LISTED = 20_000
 """Names under one prefix that are looked at."""
 
@@ -59,6 +63,10 @@ class Gathered:
     announced_at_s: float
     latency_s: float
     """From the announcement's appearance to the verified payload; 0 for this node's own."""
+    download_s: float
+    """Its part until the last byte had come; 0 for this node's own."""
+    check_s: float
+    """What the checks took after that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,18 +106,25 @@ class RoundGather:
         self._roster = None if roster is None else {peer.key.hex() for peer in roster}
         self._started: set[str] = set()
         self._places: dict[PeerId, Where] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """By key: what is being read."""
+        self._receiving: dict[PeerId, Receiving] = {}
         self._fatal: ResourceError | None = None
-        self._complained_at_s = 0.0
+        self._complained_at_s: dict[str, float] = {}
+        """By what the complaint is about: one stalled peer must not hide what is said of others."""
+        checker = BodyChecker(run.layout)
         self._context = PayloadContext(
             round_id=self.round_id,
             base_state=head.state,
             seen={},
-            check_body=BodyChecker(run.layout),
+            check_body=checker,
+            start_body=checker.start,
         )
 
     async def poll(self) -> None:
         """Looks until the round's record is known; cancel to stop.
+
+        Downloads of payloads that the record counts go on after it; `close` ends them.
 
         Raises:
             ResourceError: this machine or the store has no room left.
@@ -121,17 +136,30 @@ class RoundGather:
                     raise self._fatal
                 await asyncio.sleep(self.run_context.limits.poll_s)
         finally:
-            for task in self._tasks:
+            record = self.record
+            self._cancel_but(() if record is None else record.record.counted)
+
+    async def close(self) -> None:
+        """Ends all downloads."""
+        self._cancel_but(())
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _cancel_but(self, counted: Iterable[CountedPayload]) -> None:
+        kept = {self.run_context.keys.published(self.round_id, entry.peer) for entry in counted}
+        for key, task in self._tasks.items():
+            if key not in kept:
                 task.cancel()
 
     async def _poll_once(self) -> None:
         try:
             await self.look_for_record()
-            await self._look_for_announcements()
+            # A list that hangs must not keep the record from being seen.
+            async with asyncio.timeout(self.run_context.limits.transfer_s):
+                await self._look_for_announcements()
         except StorageFullError as error:
             self._fatal = ResourceError(str(error))
-        except StorageError as error:
-            self._complain(f"the store cannot be read: {error}")
+        except (StorageError, TimeoutError) as error:
+            self._complain(f"the store cannot be read: {str(error) or 'no list in time'}")
 
     async def look_for_record(self) -> VerifiedRecord | None:
         """Reads the round's record once, if it is there and valid.
@@ -209,8 +237,12 @@ class RoundGather:
             return
         self._started.add(key)
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._forget_task(key, done))
+
+    def _forget_task(self, key: str, done: "asyncio.Task[None]") -> None:
+        if self._tasks.get(key) is done:
+            del self._tasks[key]
 
     async def _read_attending(self, key: str) -> None:
         peer_hex = key.rsplit("/", 1)[1]
@@ -253,10 +285,10 @@ class RoundGather:
             read = await self._read_announcement(key, peer_hex, AnnouncementType.PUBLISHED)
             payload_id, where = read.announcement.payload_id, read.announcement.where
             self._places[read.peer] = where
-            raw, payload = await self.download(where, read.peer, payload_id)
-            _check_announced(payload, read.peer, payload_id)
+            received = await self.download(where, read.peer, payload_id)
+            _check_announced(received.payload, read.peer, payload_id)
             if self._keep_copies:
-                await self.keep_copy(payload.payload_id, raw)
+                await self.keep_copy(payload_id, received.raw)
         except RemoteProtocolError as error:
             self._reject(peer_hex, error.code, error.detail)
         except StorageFullError as error:
@@ -269,11 +301,9 @@ class RoundGather:
             logger.warning("unforeseen failure with %s", peer_hex[:16], exc_info=True)
             self._reject(peer_hex, ErrorCode.E_INTERNAL, repr(error))
         else:
-            self.accept(payload, announced_at_s=seen_at_s)
+            self._accept_received(received, seen_at_s)
 
-    async def download(
-        self, where: Where, peer: PeerId, payload_id: bytes
-    ) -> tuple[bytes, Payload[CheckedBody]]:
+    async def download(self, where: Where, peer: PeerId, payload_id: bytes) -> Received:
         """Reads a payload where it was announced, and validates it.
 
         Raises:
@@ -285,23 +315,21 @@ class RoundGather:
         store = run.read_at(where).labelled(peer=peer.short, kind="payload")
         key = run.keys.payload_at(where.provider, self.round_id, peer, payload_id)
         try:
-            return await self._read_payload(store, key)
+            return await self._receive(store, key, peer)
         except RefusedError as error:
             if where.provider == RUN_STORE:
                 raise
             # A peer's own server that redirects or encodes: that peer's fault.
             raise PayloadError(ErrorCode(error.code), error.message, peer) from error
 
-    async def _read_payload(
-        self, store: ObjectStore, key: str
-    ) -> tuple[bytes, Payload[CheckedBody]]:
-        run = self.run_context
+    async def _receive(self, store: ObjectStore, key: str, peer: PeerId) -> Received:
+        receiving = Receiving(self.run_context, self._context)
+        self._receiving[peer] = receiving
         try:
-            raw = await self._read(store, key, run.manifest.payload_bytes)
-        except ObjectTooLargeError as error:
-            raise PayloadError(ErrorCode.E_LEN, str(error)) from error
-        payload = await asyncio.to_thread(validate, raw, run.payload_rules, self._context)
-        return raw, payload
+            return await receiving.run(store, key)
+        except TimeoutError as error:
+            limit_s = self.run_context.limits.transfer_s
+            raise StorageUnavailableError(f"{key}: not read within {limit_s} s", key) from error
 
     async def _read(self, store: ObjectStore, key: str, max_bytes: int) -> bytes:
         """One object, within the time of one transfer.
@@ -316,35 +344,51 @@ class RoundGather:
         except TimeoutError as error:
             raise StorageUnavailableError(f"{key}: not read within {limit_s} s", key) from error
 
-    async def keep_copy(self, payload_id: bytes, raw: bytes) -> None:
+    async def keep_copy(self, payload_id: bytes, raw: bytes | memoryview) -> None:
         """Stores a payload by its id, so that it survives its author going away.
 
         Raises:
             StorageError: it could not be written.
+            TimeoutError: not in time.
         """
         store = self.run_context.store.labelled(peer="validators", kind="copy")
         try:
-            await store.put(self.run_context.keys.copy(payload_id), raw)
-        except ObjectExistsError:
+            async with asyncio.timeout(self.run_context.limits.transfer_s):
+                await store.put(self.run_context.keys.copy(payload_id), raw)
+        except (ObjectExistsError, QuotaReachedError):
+            # It is there, or this node has nothing left to send: no fault of the payload's.
             return
 
-    def accept(self, payload: Payload[CheckedBody], *, announced_at_s: float) -> None:
-        """Notes a verified payload of this round."""
-        now_s = self.run_context.clock.now_s()
-        own = payload.peer == self.run_context.me
+    def accept_own(self, payload: Payload[CheckedBody]) -> None:
+        """Notes this node's own payload of this round."""
         self.accepted[payload.peer] = Gathered(
             payload=payload,
-            announced_at_s=announced_at_s,
-            latency_s=0.0 if own else now_s - announced_at_s,
+            announced_at_s=self.run_context.clock.now_s(),
+            latency_s=0.0,
+            download_s=0.0,
+            check_s=0.0,
         )
         self.changed.set()
-        if not own:
-            self.run_context.log.emit(
-                EventName.PAYLOAD_ACCEPTED,
-                round_id=self.round_id,
-                peer=payload.peer.text,
-                latency_s=now_s - announced_at_s,
-            )
+
+    def _accept_received(self, received: Received, announced_at_s: float) -> None:
+        latency_s = self.run_context.clock.now_s() - announced_at_s
+        peer = received.payload.peer
+        self.accepted[peer] = Gathered(
+            payload=received.payload,
+            announced_at_s=announced_at_s,
+            latency_s=latency_s,
+            download_s=received.download_s,
+            check_s=received.check_s,
+        )
+        self.changed.set()
+        self.run_context.log.emit(
+            EventName.PAYLOAD_ACCEPTED,
+            round_id=self.round_id,
+            peer=peer.text,
+            latency_s=latency_s,
+            download_s=received.download_s,
+            check_s=received.check_s,
+        )
 
     def forget(self, peer: PeerId) -> None:
         """Drops an accepted payload: what is in the store under its name is another one."""
@@ -372,13 +416,14 @@ class RoundGather:
 
     async def fetch_counted(self, entry: CountedPayload) -> Payload[CheckedBody]:
         """A payload that the record lists; waits for it as long as it takes, never skips it."""
-        known = self.accepted.get(entry.peer)
-        if known is not None and known.payload.payload_id == entry.payload_id:
-            return known.payload
+        await self._while_arriving(entry.peer)
         while True:
+            known = self.accepted.get(entry.peer)
+            if known is not None and known.payload.payload_id == entry.payload_id:
+                return known.payload
             for read in (self._read_copy, self._read_announced):
                 try:
-                    _, payload = await read(entry)
+                    payload = (await read(entry)).payload
                 except (RemoteProtocolError, StorageError) as error:
                     self._complain(f"counted payload of {entry.peer.short}: {error}")
                     continue
@@ -386,18 +431,33 @@ class RoundGather:
                     return payload
             await asyncio.sleep(self.run_context.limits.poll_s)
 
-    async def _read_copy(self, entry: CountedPayload) -> tuple[bytes, Payload[CheckedBody]]:
-        store = self.run_context.store.labelled(peer=entry.peer.short, kind="copy")
-        return await self._read_payload(store, self.run_context.keys.copy(entry.payload_id))
+    async def _while_arriving(self, peer: PeerId) -> None:
+        """Waits for a download that was under way when the record came, while bytes come in."""
+        task = self._tasks.get(self.run_context.keys.published(self.round_id, peer))
+        pause_s = min(
+            _QUIET_POLLS * self.run_context.limits.poll_s, self.run_context.limits.round_s
+        )
+        num_before = -1
+        while task is not None and not task.done():
+            receiving = self._receiving.get(peer)
+            num_arrived = 0 if receiving is None else receiving.num_arrived
+            if num_arrived == num_before:
+                return
+            num_before = num_arrived
+            await asyncio.wait({task}, timeout=pause_s)
 
-    async def _read_announced(self, entry: CountedPayload) -> tuple[bytes, Payload[CheckedBody]]:
+    async def _read_copy(self, entry: CountedPayload) -> Received:
+        store = self.run_context.store.labelled(peer=entry.peer.short, kind="copy")
+        return await self._receive(store, self.run_context.keys.copy(entry.payload_id), entry.peer)
+
+    async def _read_announced(self, entry: CountedPayload) -> Received:
         where = self._places.get(entry.peer, Where(provider=RUN_STORE))
         return await self.download(where, entry.peer, entry.payload_id)
 
     def _complain(self, message: str) -> None:
-        now_s = self.run_context.clock.now_s()
-        if now_s - self._complained_at_s >= _COMPLAIN_EVERY_S:
-            self._complained_at_s = now_s
+        now_s, subject = self.run_context.clock.now_s(), message.partition(":")[0]
+        if now_s - self._complained_at_s.get(subject, 0.0) >= _COMPLAIN_EVERY_S:
+            self._complained_at_s[subject] = now_s
             self.run_context.log.emit(EventName.WARNING, round_id=self.round_id, message=message)
             logger.warning("round %d: %s", self.round_id, message)
 

@@ -10,11 +10,10 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from shoal.node import publisher
 from shoal.node.applying import apply_record
 from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.data_source import DataSource
-from shoal.node.errors import HaltError, ResourceError
+from shoal.node.errors import HaltError
 from shoal.node.gatherer import RoundGather
 from shoal.node.inner_loop import InnerLoop, Learned
 from shoal.node.local_state import LocalState
@@ -23,6 +22,7 @@ from shoal.node.run_context import RunContext
 from shoal.node.staging import check_own, keep_learned, stage_payload
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_timer import PhaseName, RoundTimer
+from shoal.node.uploading import attend, upload
 from shoal.node.validator import Attended, close_round
 from shoal.protocol.chain import ChainHead
 from shoal.protocol.errors import ForkError, RemoteProtocolError
@@ -37,7 +37,7 @@ from shoal.protocol.round_machine import (
     Staged,
     Trained,
 )
-from shoal.storage.errors import StorageError, StorageFullError
+from shoal.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class RoundSteps:
         self._folder = folder
         self._gather = RoundGather(run, state.head)
         self._polling: asyncio.Task[None] | None = None
+        self._attending: asyncio.Task[None] | None = None
+        self._leaves = False
         self._notes = RoundNotes(timer=RoundTimer(run.meter.now_s))
         self._attended = Attended()
         self._num_conflicts = 0
@@ -106,20 +108,20 @@ class RoundSteps:
         round_id, rules = known.record.round_id, self.run.record_rules
         store = self.run.store.labelled(peer="validators", kind="record")
         try:
-            raw = await store.get(self.run.keys.record(round_id), max_bytes=rules.max_bytes)
+            async with asyncio.timeout(self.run.limits.transfer_s):
+                raw = await store.get(self.run.keys.record(round_id), max_bytes=rules.max_bytes)
             if raw != known.raw:
                 check_fork(known, raw, rules, before)
         except ForkError as error:
             raise HaltError(f"{error}; {self._folder.keep_evidence(known.raw, raw)}") from error
-        except (RemoteProtocolError, StorageError) as error:
+        except (RemoteProtocolError, StorageError, TimeoutError) as error:
             # Not a certified record, or none: it proves nothing, and ours is applied already.
             logger.warning("round %d: its record looks different now: %s", round_id, error)
 
     async def train(self, round_id: int, until_s: float) -> Trained:
         """H inner steps from the base parameters, or fewer (deadline, record, stop)."""
-        with contextlib.suppress(StorageError, RemoteProtocolError):
-            # Attendance is a courtesy: a node that cannot say so may still publish.
-            await publisher.attend(self.run, round_id)
+        # Beside the training: a store that hangs must not delay it.
+        self._attending = asyncio.create_task(attend(self.run, round_id))
         with self._notes.timer.phase(PhaseName.TRAIN):
             self._learned = await self._inner.finish(round_id, until_s)
         self._notes.result = self._learned.result
@@ -145,7 +147,7 @@ class RoundSteps:
             )
         self._notes.stats = staged.stats
         self._notes.pseudo_gradient_norm = staged.pseudo_gradient_norm
-        self._inner.start_ahead(round_id + 1, staged.gradient)
+        self._inner.start_ahead(round_id + 1, staged.guess)
         self.run.log.emit(EventName.PAYLOAD_STAGED, round_id=round_id, num_bytes=len(staged.raw))
         return Staged(round_id, b"" if staged.payload is None else staged.payload.payload_id)
 
@@ -155,28 +157,21 @@ class RoundSteps:
         payload = None if raw is None else check_own(self.run, self.state, raw)
         if raw is None or payload is None:
             return Published(round_id)
-        self._gather.accept(payload, announced_at_s=self.run.clock.now_s())
+        self._gather.accept_own(payload)
         with self._notes.timer.phase(PhaseName.UPLOAD):
             return await self._publish(round_id, payload.payload_id, raw)
 
     async def _publish(self, round_id: int, payload_id: bytes, raw: bytes) -> Published | Failed:
-        deadline_s = self.run.meter.now_s() + self.run.limits.round_s
-        while self.known_record() is None and self.run.meter.now_s() < deadline_s:
-            try:
-                await publisher.publish(self.run, round_id, payload_id, raw)
-            except RemoteProtocolError as error:
-                return self._on_conflict(round_id, error)
-            except StorageFullError as error:
-                raise ResourceError(str(error)) from error
-            except StorageError as error:
-                logger.warning("round %d: upload failed, trying again: %s", round_id, error)
-                await asyncio.sleep(self.run.limits.poll_s * 5)
-            else:
-                self._num_conflicts = 0
-                self.run.log.emit(
-                    EventName.PAYLOAD_PUBLISHED, round_id=round_id, num_bytes=len(raw)
-                )
-                break
+        def is_over() -> bool:
+            return self._leaves or self.known_record() is not None
+
+        try:
+            announced = await upload(self.run, round_id, payload_id, raw, is_over)
+        except RemoteProtocolError as error:
+            return self._on_conflict(round_id, error)
+        if announced:
+            self._num_conflicts = 0
+            self.run.log.emit(EventName.PAYLOAD_PUBLISHED, round_id=round_id, num_bytes=len(raw))
         return Published(round_id)
 
     def _on_conflict(self, round_id: int, error: RemoteProtocolError) -> Published | Failed:
@@ -228,6 +223,7 @@ class RoundSteps:
                 apply_record, self.run, self.state, self._folder, verified, payloads, settlement
             )
         self._last = (before, verified)
+        self._inner.rebase()
         await self._stop_gather()
         notes.busy = self._inner.take_intervals()
         self._attended = Attended(verified.record.round_id, frozenset(self._gather.attending))
@@ -270,7 +266,8 @@ class RoundSteps:
         return record
 
     def stop_training(self) -> None:
-        """Ends the inner loop after the step in progress, for good."""
+        """Ends the inner loop after the step in progress, for good; no new upload begins."""
+        self._leaves = True
         self._inner.stop()
 
     async def end(self) -> None:
@@ -288,8 +285,11 @@ class RoundSteps:
         Raises:
             ResourceError: it had failed for want of room.
         """
+        if self._attending is not None:
+            self._attending.cancel()
         polling, self._polling = self._polling, None
         if polling is not None:
             polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await polling
+        await self._gather.close()

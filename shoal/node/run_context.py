@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.compression import (
+    ArrivingBody,
     BodyLayout,
     CheckedBody,
     CodecSpec,
@@ -43,6 +44,32 @@ class BodyChecker:
         """
         try:
             return check_body(body, self.layout)
+        except CorruptBodyError as error:
+            raise PayloadError(ErrorCode(error.code), str(error)) from error
+
+    def start(self) -> "_ArrivingBody":
+        """Begins to check a body that arrives."""
+        return _ArrivingBody(ArrivingBody(self.layout))
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrivingBody:
+    """The codec's check of an arriving body in the form that `protocol.payload` takes."""
+
+    codec: ArrivingBody
+
+    def advance(self, body: memoryview, num_arrived: int) -> None:
+        """Checks the whole chunks that are there."""
+        self.codec.advance(body, num_arrived)
+
+    def finish(self, body: memoryview) -> CheckedBody:
+        """Checks the rest.
+
+        Raises:
+            PayloadError: with the codec's code.
+        """
+        try:
+            return self.codec.finish(body)
         except CorruptBodyError as error:
             raise PayloadError(ErrorCode(error.code), str(error)) from error
 

@@ -21,9 +21,9 @@ Not done here: decoding (the caller injects `check_body`), sealing, fetching.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
 from shoal.protocol.errors import (
     EquivocationError,
@@ -31,28 +31,31 @@ from shoal.protocol.errors import (
     LocalProtocolError,
     PayloadError,
     RemoteProtocolError,
-    reported_as,
 )
-from shoal.protocol.identity import Identity, PeerId, parse_peer_key
+from shoal.protocol.identity import Identity, PeerId
 from shoal.protocol.payload_header import (
     HEADER_BYTES,
-    MAGIC,
-    MAX_TOKENS,
     PAYLOAD_PREFIX_BYTES,
-    VERSION,
     EquivocationProof,
     PayloadHeader,
     PayloadPeek,
     check_equivocation,
-    check_signature,
     expected_payload_bytes,
     payload_id,
     peek,
     sign_header,
 )
+from shoal.protocol.payload_rules import (
+    BodyT,
+    PayloadContext,
+    PayloadRules,
+    SignedHead,
+    check_head,
+)
 
 __all__ = [
     "PAYLOAD_PREFIX_BYTES",
+    "ArrivingPayload",
     "EquivocationProof",
     "Payload",
     "PayloadContext",
@@ -69,42 +72,6 @@ __all__ = [
 ]
 
 _TOKEN: Final = object()
-
-BodyT = TypeVar("BodyT")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PayloadRules:
-    """What the manifest says about every payload of a run."""
-
-    run_id: bytes
-    """32 bytes."""
-    manifest_hash: bytes
-    """32 bytes."""
-    codec_value_bits: int
-    """Bits per kept value; the header's codec field."""
-    body_bytes: int
-    """The exact length of every body."""
-    roster: frozenset[PeerId] | None
-    """Who may contribute; None: anyone."""
-    max_inner_steps: int
-    """The inner steps of a round."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PayloadContext(Generic[BodyT]):
-    """What a node knows about the round in which it checks payloads."""
-
-    round_id: int
-    """The round in progress."""
-    base_state: bytes
-    """The state hash that the round begins with, 32 bytes."""
-    seen: Mapping[PeerId, bytes]
-    """Payload ids that were accepted in this round already."""
-    check_body: Callable[[memoryview], BodyT]
-    """Decodes and checks a body of the right length and hash; raises `PayloadError`."""
-    evidence: Mapping[PeerId, bytes] = field(default_factory=dict)
-    """Signed headers of the payloads in `seen`, where they were kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,97 +159,109 @@ def validate(
         PayloadError: With the code of the first rule that fails; `peer` is set from rule 12 on.
         EquivocationError: E_EQUIVOCATION, another payload of this peer and round was accepted.
     """
-    with reported_as(PayloadError):
-        view = memoryview(raw).cast("B")
-        _check_length(len(view), rules)
-        signed_header = bytes(view[:PAYLOAD_PREFIX_BYTES])
-        header = PayloadHeader.unpack(signed_header[:HEADER_BYTES])
-        _check_format(header, rules)
-        _check_place(header, rules, context.round_id)
-        peer = _check_sender(header, rules)
-        _check_origin(header, rules, context.base_state)
-        check_signature(peer, signed_header)
-    body_view = view[PAYLOAD_PREFIX_BYTES:]
-    _check_hash(header, peer, body_view)
-    name = payload_id(signed_header[:HEADER_BYTES])
-    body = _check_body(peer, body_view, context)
-    _check_first(peer, name, signed_header, context)
+    view = memoryview(raw).cast("B")
+    head = check_head(view, view.nbytes, rules, context)
+    body = view[PAYLOAD_PREFIX_BYTES:]
+    found = hashlib.sha256(body).digest()
+    return _judge(head, found, lambda: context.check_body(body), context)
+
+
+class ArrivingPayload(Generic[BodyT]):
+    """The same checks while the bytes arrive, so that little is left to do after the last one.
+
+    A head that breaks a rule is told as soon as it is there. What is wrong with the body is told
+    at the end, in the order of the rules: before its hash is known nothing is said of its content.
+
+    Args:
+        rules: From the manifest.
+        context: The round, and what was accepted in it; must say how a body begins to be checked.
+        room: Where the payload arrives, exactly as long as it has to be. Belongs to the payload
+            from `finish` on: nobody may write there any more.
+    """
+
+    def __init__(
+        self, rules: PayloadRules, context: PayloadContext[BodyT], room: memoryview
+    ) -> None:
+        if context.start_body is None:
+            raise LocalProtocolError("nobody says how to check a body that arrives")
+        self._rules = rules
+        self._context = context
+        self._room = room.toreadonly()
+        self._start_body = context.start_body
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was seen: the payload arrives again, from its first byte."""
+        self._head: SignedHead | None = None
+        self._body = self._start_body()
+        self._hash = hashlib.sha256()
+        self._num_hashed = PAYLOAD_PREFIX_BYTES
+
+    def advance(self, num_arrived: int) -> None:
+        """Check what is there.
+
+        Args:
+            num_arrived: Bytes of the room that have arrived; they do not change any more.
+
+        Raises:
+            PayloadError: The head breaks a rule; has its code.
+        """
+        if self._head is None:
+            if num_arrived < PAYLOAD_PREFIX_BYTES <= self._room.nbytes:
+                return
+            self._head = check_head(self._room, self._room.nbytes, self._rules, self._context)
+        self._hash.update(self._room[self._num_hashed : num_arrived])
+        self._num_hashed = num_arrived
+        body = self._room[PAYLOAD_PREFIX_BYTES:]
+        self._body.advance(body, num_arrived - PAYLOAD_PREFIX_BYTES)
+
+    def finish(self) -> Payload[BodyT]:
+        """Check what is left; all bytes are there.
+
+        Returns:
+            The checked payload.
+
+        Raises:
+            PayloadError: With the code of the first rule that fails.
+            EquivocationError: E_EQUIVOCATION, another payload of this peer and round was accepted.
+        """
+        self.advance(self._room.nbytes)
+        if self._head is None:
+            raise LocalProtocolError("a payload's head was looked at, and is not there")
+        body = self._room[PAYLOAD_PREFIX_BYTES:]
+        found = self._hash.digest()
+        return _judge(self._head, found, lambda: self._body.finish(body), self._context)
+
+
+def _judge(
+    head: SignedHead,
+    body_sha256: bytes,
+    check_body: Callable[[], BodyT],
+    context: PayloadContext[BodyT],
+) -> Payload[BodyT]:
+    """Rules 12 to 14."""
+    _check_hash(head, body_sha256)
+    name = payload_id(head.raw[:HEADER_BYTES])
+    try:
+        body = check_body()
+    except RemoteProtocolError as error:
+        raise PayloadError(error.code, error.detail, head.peer) from error
+    _check_first(head.peer, name, head.raw, context)
     return Payload(
-        header=header,
-        peer=peer,
+        header=head.header,
+        peer=head.peer,
         payload_id=name,
-        signed_header=signed_header,
+        signed_header=head.raw,
         body=body,
-        num_bytes=len(view),
+        num_bytes=expected_payload_bytes(head.header.body_len),
         token=_TOKEN,
     )
 
 
-def _check_length(num_bytes: int, rules: PayloadRules) -> None:
-    expected = expected_payload_bytes(rules.body_bytes)
-    if num_bytes != expected:
-        raise PayloadError(ErrorCode.E_LEN, f"payload has {num_bytes} bytes, expected {expected}")
-
-
-def _check_format(header: PayloadHeader, rules: PayloadRules) -> None:
-    if header.magic != MAGIC:
-        raise PayloadError(ErrorCode.E_MAGIC, "not a payload")
-    if header.version != VERSION:
-        detail = f"payload version {header.version}, expected {VERSION}"
-        raise PayloadError(ErrorCode.E_VERSION, detail)
-    if header.flags != 0:
-        raise PayloadError(ErrorCode.E_FLAGS, f"flags are {header.flags:#06x}, expected 0")
-    if header.codec != rules.codec_value_bits:
-        detail = f"codec {header.codec}, expected {rules.codec_value_bits}"
-        raise PayloadError(ErrorCode.E_VERSION, detail)
-    if header.reserved != 0 or header.reserved2 != 0:
-        raise PayloadError(ErrorCode.E_FLAGS, "a reserved field is not zero")
-    if not 1 <= header.inner_steps <= rules.max_inner_steps:
-        detail = f"inner steps {header.inner_steps}, expected 1 to {rules.max_inner_steps}"
-        raise PayloadError(ErrorCode.E_FLAGS, detail)
-    if header.tokens > MAX_TOKENS:
-        raise PayloadError(ErrorCode.E_FLAGS, f"tokens {header.tokens}, expected below 2^53")
-
-
-def _check_place(header: PayloadHeader, rules: PayloadRules, round_id: int) -> None:
-    if header.run_id != rules.run_id:
-        raise PayloadError(ErrorCode.E_RUN, f"run {header.run_id.hex()}")
-    if header.manifest_hash != rules.manifest_hash:
-        raise PayloadError(ErrorCode.E_MANIFEST, f"manifest {header.manifest_hash.hex()}")
-    if header.round_id != round_id:
-        old = header.round_id < round_id
-        code = ErrorCode.E_ROUND_OLD if old else ErrorCode.E_ROUND_FUTURE
-        raise PayloadError(code, f"round {header.round_id}, expected {round_id}")
-
-
-def _check_sender(header: PayloadHeader, rules: PayloadRules) -> PeerId:
-    peer = parse_peer_key(header.peer_key)
-    if rules.roster is not None and peer not in rules.roster:
-        raise PayloadError(ErrorCode.E_PEER_UNKNOWN, f"{peer.text} is not in the roster")
-    return peer
-
-
-def _check_origin(header: PayloadHeader, rules: PayloadRules, base_state: bytes) -> None:
-    if header.base_state != base_state:
-        detail = f"base state {header.base_state.hex()}, expected {base_state.hex()}"
-        raise PayloadError(ErrorCode.E_PARENT, detail)
-    if header.body_len != rules.body_bytes:
-        detail = f"header gives {header.body_len} body bytes, expected {rules.body_bytes}"
-        raise PayloadError(ErrorCode.E_BODY_LEN, detail)
-
-
-def _check_hash(header: PayloadHeader, peer: PeerId, body: memoryview) -> None:
-    found = hashlib.sha256(body).digest()
-    if found != header.body_sha256:
-        detail = f"body has SHA-256 {found.hex()}, header gives {header.body_sha256.hex()}"
-        raise PayloadError(ErrorCode.E_BODY_HASH, detail, peer)
-
-
-def _check_body(peer: PeerId, body: memoryview, context: PayloadContext[BodyT]) -> BodyT:
-    try:
-        return context.check_body(body)
-    except RemoteProtocolError as error:
-        raise PayloadError(error.code, error.detail, peer) from error
+def _check_hash(head: SignedHead, found: bytes) -> None:
+    if found != head.header.body_sha256:
+        detail = f"body has SHA-256 {found.hex()}, header gives {head.header.body_sha256.hex()}"
+        raise PayloadError(ErrorCode.E_BODY_HASH, detail, head.peer)
 
 
 def _check_first(

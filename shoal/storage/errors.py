@@ -51,6 +51,10 @@ class ObjectSizeError(StorageError):
     """The object has another length than the one that was expected."""
 
 
+class ObjectTooShortError(ObjectSizeError):
+    """The object is shorter than it must be, by what the store says of it; nothing was read."""
+
+
 class InvalidKeyError(StorageError):
     """The key, or the beginning of a key, breaks the rules in `keys`."""
 

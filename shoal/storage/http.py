@@ -7,16 +7,18 @@
     PUT <base>/sink                         read and thrown away, for measuring the link
 
 Guarantees: no redirect is followed, no content encoding accepted, no proxy or credential taken from
-the environment; the announced length is compared with the caller's limit before a byte of the body
-is read, and no more than that is ever read; a transfer that is slower than the minimum rate or than
-its deadline ends as `StorageUnavailableError`. A refusal by the server is `RefusedError` with the
-server's code.
+the environment; no more than 64 payloads are under way at a time, while announcements, records and
+lists never wait for a connection; the announced length is compared with the caller's limit before a
+byte of the body is read, and no more than that is ever read; a transfer that is slower than the
+minimum rate or than its deadline, waits for this node's own cap left out, ends as
+`StorageUnavailableError`. A refusal by the server is `RefusedError` with the server's code.
 
 Does not do: overwrite or delete (the server offers neither), retry, or verify content. aiohttp's
 client enters here and nowhere else.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +28,7 @@ from types import TracebackType
 
 import aiohttp
 
+from shoal.storage.allowance import block_bytes, check_quota, is_control, spend
 from shoal.storage.errors import (
     AccessDeniedError,
     ObjectExistsError,
@@ -37,6 +40,7 @@ from shoal.storage.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from shoal.storage.filling import Arrived, require_length
 from shoal.storage.keys import check_key, check_prefix
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -46,9 +50,13 @@ from shoal.storage.object_store import (
     range_num_bytes,
 )
 from shoal.storage.progress import note_moved
+from shoal.storage.waits import excused_timeout
 
 _BLOCK_BYTES = 1 << 20
+_SENT_BYTES = 256 << 10
 _MAX_REFUSAL_BYTES = 512
+_MAX_BULK = 64
+"""Payloads, copies and blobs under way at the same time."""
 _MAX_LIST_BYTES = 1 << 20
 
 
@@ -69,12 +77,17 @@ class HttpStore:
     Args:
         base_url: without a slash at its end.
         limits: time limits of every call.
+        proxy: http://HOST:PORT that requests go through; empty: none.
     """
 
-    def __init__(self, base_url: str, limits: HttpLimits = HttpLimits()) -> None:  # frozen
+    def __init__(
+        self, base_url: str, limits: HttpLimits = HttpLimits(), *, proxy: str = ""
+    ) -> None:  # frozen
         self._base_url = base_url.rstrip("/")
         self._limits = limits
+        self._proxy = proxy or None
         self._session: aiohttp.ClientSession | None = None
+        self._bulk = asyncio.Semaphore(_MAX_BULK)
 
     async def __aenter__(self) -> "HttpStore":
         return self
@@ -107,15 +120,21 @@ class HttpStore:
             AccessDeniedError: The server refuses, or `overwrite` was asked.
             StorageFullError: The server has no room.
             StorageUnavailableError: The server did not answer; the write may have happened.
+            QuotaReachedError: This node's own quota is used up.
             InvalidKeyError: The key breaks the rules in `keys`.
         """
         check_key(key)
+        check_quota("up", key)
         if overwrite:
             raise AccessDeniedError(f"object {key!r}: this store never overwrites", key)
-        headers = {"If-None-Match": "*", "Content-Type": "application/octet-stream"}
-        async with self._call("PUT", key, headers=headers, data=bytes(data)) as answer:
+        view = memoryview(data).cast("B")
+        headers = {
+            "If-None-Match": "*",
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(view.nbytes),
+        }
+        async with self._call("PUT", key, headers=headers, data=_in_blocks(view)) as answer:
             await _require(answer, key, (200, 201))
-        note_moved(len(data))
 
     async def get(
         self, key: str, *, max_bytes: int, start: int = 0, length: int | None = None
@@ -138,10 +157,12 @@ class HttpStore:
             RefusedError: A redirect or a content encoding, which are never accepted.
             AccessDeniedError: The server refuses.
             StorageUnavailableError: The server did not answer, or too slowly.
+            QuotaReachedError: This node's own quota is used up.
             InvalidKeyError: The key breaks the rules in `keys`.
             ValueError: A number is negative.
         """
         check_key(key)
+        check_quota("down", key)
         if start == 0 and length is None:
             async with self._call("GET", key) as answer:
                 await _require(answer, key, (200,))
@@ -156,6 +177,27 @@ class HttpStore:
             if _announced(answer, key) != wanted:
                 raise ObjectSizeError(f"object {key!r}: the range has another length", key)
             return await self._read(answer, key, wanted, max_bytes)
+
+    async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
+        """Reads a whole object into room of exactly its length; see `filling`.
+
+        Args:
+            key: Which object.
+            room: Where to put it.
+            arrived: Told of the progress.
+
+        Raises:
+            ObjectTooLargeError: The object is longer than the room.
+            ObjectTooShortError: It is shorter.
+            StorageError: As `get`.
+        """
+        check_key(key)
+        check_quota("down", key)
+        async with self._call("GET", key) as answer:
+            await _require(answer, key, (200,))
+            require_length(key, _announced(answer, key), room)
+            arrived(0)
+            await self._fill(answer, key, room, arrived)
 
     async def head(self, key: str) -> ObjectInfo:
         """Looks at an object without reading it.
@@ -279,14 +321,16 @@ class HttpStore:
         *,
         path: str | None = None,
         headers: dict[str, str] | None = None,
-        data: bytes | None = None,
+        data: bytes | AsyncIterator[memoryview] | None = None,
         params: dict[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = f"{self._base_url}/{path or f'objects/{key}'}"
         wanted = {"Accept-Encoding": "identity", **(headers or {})}
         try:
             async with (
-                asyncio.timeout(self._limits.total_s),
+                # Bulk waits for bulk; the control plane finds a connection at any time.
+                contextlib.nullcontext() if is_control() else self._bulk,
+                excused_timeout(self._limits.total_s),
                 self._client().request(
                     method, url, headers=wanted, data=data, params=params, allow_redirects=False
                 ) as answer,
@@ -304,9 +348,11 @@ class HttpStore:
             self._session = aiohttp.ClientSession(
                 auto_decompress=False,
                 trust_env=False,
+                proxy=self._proxy,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 # Large objects: fewer wake-ups for each megabyte.
-                read_bufsize=_BLOCK_BYTES,
+                read_bufsize=block_bytes("down", _BLOCK_BYTES),
+                connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
                 max_line_size=8190,
                 max_field_size=8190,
@@ -321,7 +367,14 @@ class HttpStore:
                 f"object {key!r}: {num_bytes} bytes announced, at most {max_bytes} allowed", key
             )
         # Its final size at once: growing would copy a large body again and again.
-        body, filled = memoryview(bytearray(num_bytes)), 0
+        body = memoryview(bytearray(num_bytes))
+        await self._fill(answer, key, body, lambda _: None)
+        return bytes(body)
+
+    async def _fill(
+        self, answer: aiohttp.ClientResponse, key: str, body: memoryview, arrived: Arrived
+    ) -> None:
+        filled, num_bytes = 0, body.nbytes
         window_at_s, window_bytes = time.monotonic(), 0
         while filled < num_bytes:
             async with asyncio.timeout(self._limits.rate_window_s):
@@ -333,12 +386,25 @@ class HttpStore:
             body[filled : filled + len(block)] = block
             filled += len(block)
             note_moved(len(block))
+            arrived(filled)
+            # Time that we take because of our own cap is not the server's.
+            window_at_s += await spend("down", len(block))
             age_s = time.monotonic() - window_at_s
             if age_s >= self._limits.rate_window_s:
                 if filled - window_bytes < self._limits.min_bytes_per_s * age_s:
                     raise StorageUnavailableError(f"object {key!r}: slower than allowed", key)
                 window_at_s, window_bytes = time.monotonic(), filled
-        return bytes(body)
+
+
+async def _in_blocks(data: memoryview) -> AsyncIterator[memoryview]:
+    """The body, block by block, each as soon as our own cap lets it go."""
+    size = block_bytes("up", _SENT_BYTES)
+    for start in range(0, data.nbytes, size):
+        block = data[start : start + size]
+        await spend("up", block.nbytes)
+        yield block
+        # Asked for the next one: this one is on its way.
+        note_moved(block.nbytes)
 
 
 def _announced(answer: aiohttp.ClientResponse, key: str) -> int:

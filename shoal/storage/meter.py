@@ -7,23 +7,27 @@ Guarantees: every `put` and `get` leaves exactly one `Transfer`, also when it fa
 with the bytes that really moved (0 if none). Safe to use from several threads. Memory is bounded:
 totals are kept per label, single transfers only up to a limit.
 
-Does not limit bandwidth. `head`, `list` and `delete` move no objects and are not counted.
+`head`, `list` and `delete` move no objects and are not counted. Does not limit bandwidth itself:
+it says whose account a transfer goes to (`allowance`), and by its label whether it is bulk or
+belongs to the control plane, which `head`, `list` and `delete` always do.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
-from typing import Literal
 
+from shoal.storage.allowance import CONTROL_KINDS, Bandwidth, Direction, paid_by
+from shoal.storage.filling import Arrived, read_into
 from shoal.storage.object_store import DEFAULT_PAGE_KEYS, ListPage, ObjectInfo, ObjectStore
+from shoal.storage.pacing import Kind
 from shoal.storage.progress import Progress, keeping
 
-Direction = Literal["up", "down"]
-
 DEFAULT_NUM_KEPT = 65_536
+SERVED = "served"
+"""The kind of what others took from this node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,10 +102,18 @@ class Meter:
     Args:
         now_s: A clock in seconds that does not go back.
         num_kept: How many single transfers are kept; older ones stay in the totals only.
+        bandwidth: What the counted transfers may take of the link; None: what they can.
     """
 
-    def __init__(self, now_s: Callable[[], float], *, num_kept: int = DEFAULT_NUM_KEPT) -> None:
+    def __init__(
+        self,
+        now_s: Callable[[], float],
+        *,
+        num_kept: int = DEFAULT_NUM_KEPT,
+        bandwidth: Bandwidth | None = None,
+    ) -> None:
         self.now_s = now_s
+        self.bandwidth = bandwidth
         self._lock = Lock()
         self._kept: deque[Transfer] = deque(maxlen=num_kept)
         self._num_recorded = 0
@@ -193,6 +205,7 @@ class _LabelledStore:
         self._meter = meter
         self._peer = peer
         self._kind = kind
+        self._account: Kind = "control" if kind in CONTROL_KINDS else "bulk"
 
     async def put(self, key: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
         with self._counted("up"):
@@ -204,16 +217,26 @@ class _LabelledStore:
         with self._counted("down"):
             return await self._store.get(key, max_bytes=max_bytes, start=start, length=length)
 
+    async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
+        with self._counted("down"):
+            await read_into(self._store, key, room, arrived)
+
     async def head(self, key: str) -> ObjectInfo:
-        return await self._store.head(key)
+        with self._as_control():
+            return await self._store.head(key)
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = DEFAULT_PAGE_KEYS
     ) -> ListPage:
-        return await self._store.list(prefix, after=after, limit=limit)
+        with self._as_control():
+            return await self._store.list(prefix, after=after, limit=limit)
 
     async def delete(self, key: str) -> None:
-        await self._store.delete(key)
+        with self._as_control():
+            await self._store.delete(key)
+
+    def _as_control(self) -> AbstractContextManager[None]:
+        return paid_by(self._meter.bandwidth, "control")
 
     @contextmanager
     def _counted(self, direction: Direction) -> Iterator[None]:
@@ -221,7 +244,7 @@ class _LabelledStore:
         started_at_s = self._meter.now_s()
         ok = False
         try:
-            with keeping(progress):
+            with keeping(progress), paid_by(self._meter.bandwidth, self._account):
                 yield
             ok = True
         finally:

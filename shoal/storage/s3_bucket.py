@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from shoal.storage.allowance import check_quota
 from shoal.storage.errors import ObjectNotFoundError, StorageUnavailableError
+from shoal.storage.filling import Arrived
 from shoal.storage.keys import check_key, check_prefix, is_key
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -19,7 +21,7 @@ from shoal.storage.object_store import (
     page_of,
 )
 from shoal.storage.s3_config import S3Config
-from shoal.storage.s3_download import Download
+from shoal.storage.s3_download import Download, Filling
 from shoal.storage.s3_link import Link, Reply
 from shoal.storage.s3_upload import Upload
 
@@ -48,6 +50,7 @@ class BucketStore:
 
         Raises:
             ObjectExistsError: The key is taken and `overwrite` is false.
+            QuotaReachedError: This node's own quota is used up.
             InvalidKeyError: The key breaks the rules in `keys`.
             AccessDeniedError: The server refuses the write.
             StorageFullError: The bucket is full.
@@ -55,6 +58,7 @@ class BucketStore:
             StorageUnavailableError: No answer in time; the write may have happened.
         """
         check_key(key)
+        check_quota("up", key)
         with self._link.calling(key) as clock:
             view = memoryview(data).cast("B")
             upload = Upload(
@@ -87,6 +91,7 @@ class BucketStore:
             ObjectTooLargeError: More than `max_bytes` were asked for.
             ObjectSizeError: The range leaves the object, the answer's length is not the one asked
                 for, or the object was replaced again and again.
+            QuotaReachedError: This node's own quota is used up.
             InvalidKeyError: The key breaks the rules in `keys`.
             AccessDeniedError: The server refuses the read.
             RefusedError: We refuse the server's address or its answer.
@@ -95,6 +100,7 @@ class BucketStore:
         """
         check_key(key)
         check_range(max_bytes=max_bytes, start=start, length=length)
+        check_quota("down", key)
         with self._link.calling(key) as clock:
             download = Download(
                 self._link,
@@ -106,6 +112,34 @@ class BucketStore:
                 length=length,
             )
             return await download.run()
+
+    async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
+        """Read a whole object into room of exactly its length; see `filling`.
+
+        Args:
+            key: Which object.
+            room: Where to put it.
+            arrived: Told of the progress, in a thread of the store's.
+
+        Raises:
+            ObjectTooLargeError: The object is longer than the room.
+            ObjectTooShortError: It is shorter.
+            StorageError: As `get`.
+        """
+        check_key(key)
+        check_quota("down", key)
+        with self._link.calling(key) as clock:
+            filling = Filling(room, arrived)
+            await Download(
+                self._link,
+                clock,
+                key,
+                self._name(key),
+                max_bytes=room.nbytes,
+                start=0,
+                length=None,
+                filling=filling,
+            ).fill()
 
     async def head(self, key: str) -> ObjectInfo:
         """Look at an object without reading it.

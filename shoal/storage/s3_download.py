@@ -11,9 +11,11 @@ bytes compares a digest.
 
 from collections.abc import Mapping
 from functools import partial
+from threading import Lock
 from typing import Any, Final
 
 from shoal.storage.errors import ObjectSizeError
+from shoal.storage.filling import Arrived, require_length
 from shoal.storage.object_store import range_num_bytes
 from shoal.storage.progress import note_moved, note_retry
 from shoal.storage.s3_answers import (
@@ -43,6 +45,37 @@ class _Piece:
         return self.sink.nbytes - self.num_done
 
 
+class Filling:
+    """Room of the caller's, and what to tell of it.
+
+    Args:
+        room: Exactly as long as the object has to be.
+        arrived: Told how many bytes from the first on are there.
+    """
+
+    def __init__(self, room: memoryview, arrived: Arrived) -> None:
+        self.room = room
+        self._arrived = arrived
+        self._lock = Lock()
+        self._pieces: list[_Piece] = []
+
+    def begin(self, pieces: list[_Piece]) -> None:
+        """Say which pieces the room consists of, in order; what was there before is void."""
+        with self._lock:
+            self._pieces = pieces
+            self._arrived(0)
+
+    def tell(self) -> None:
+        """Say how far it is; in order, also where pieces arrive side by side."""
+        with self._lock:
+            num_arrived = 0
+            for piece in self._pieces:
+                num_arrived += piece.num_done
+                if piece.num_missing:
+                    break
+            self._arrived(num_arrived)
+
+
 class Download:
     """One `get`.
 
@@ -54,6 +87,7 @@ class Download:
         max_bytes: The most that the caller can take.
         start: First byte of the range.
         length: Length of the range; None: up to the end.
+        filling: Where the whole object goes; None: into memory of its own.
     """
 
     def __init__(
@@ -66,6 +100,7 @@ class Download:
         max_bytes: int,
         start: int,
         length: int | None,
+        filling: Filling | None = None,
     ) -> None:
         self._link = link
         self._clock = clock
@@ -74,11 +109,24 @@ class Download:
         self._max_bytes = max_bytes
         self._start = start
         self._length = length
+        self._filling = filling
         self._etag = ""
         self._object_bytes = 0
 
     async def run(self) -> bytes:
         """Read the object.
+
+        Returns:
+            Exactly the bytes asked for.
+
+        Raises:
+            StorageError: As `ObjectStore.get` says.
+            GiveUpError: The time is over, or the transfer too slow.
+        """
+        return bytes(await self.fill())
+
+    async def fill(self) -> memoryview:
+        """Read the object, into the caller's room where there is one.
 
         Returns:
             Exactly the bytes asked for.
@@ -109,7 +157,7 @@ class Download:
     def _what(self) -> str:
         return f"object {self._key!r} in {self._link.where}"
 
-    async def _small(self) -> bytes:
+    async def _small(self) -> memoryview:
         """Read in one request, without asking for the length first."""
         piece: list[_Piece] = []
 
@@ -120,9 +168,9 @@ class Download:
                 await self._ask_and_read(self._clock, piece, {})
 
         await self._link.again(self._clock, self._key, attempt)
-        return bytes(piece[0].sink)
+        return piece[0].sink
 
-    async def _large(self) -> bytes:
+    async def _large(self) -> memoryview:
         """Ask for the length, then read in parts."""
 
         async def look() -> Reply:
@@ -130,17 +178,19 @@ class Download:
 
         reply = await self._link.again(self._clock, self._key, look)
         self._learn(reply, number_in(reply.answer.headers.get("Content-Length")))
-        sink = memoryview(bytearray(self._num_wanted()))
+        sink = self._sink()
         if not sink.nbytes:
-            return b""
+            return sink
         size = part_size(sink.nbytes, self._link.limits)
         clock = self._clock.child()
-        jobs = [
-            partial(self._fetch, clock, _Piece(self._start + at, sink[at : at + size]))
-            for at in range(0, sink.nbytes, size)
+        pieces = [
+            _Piece(self._start + at, sink[at : at + size]) for at in range(0, sink.nbytes, size)
         ]
+        if self._filling is not None:
+            self._filling.begin(pieces)
+        jobs = [partial(self._fetch, clock, piece) for piece in pieces]
         await in_parallel(clock, jobs, self._link.limits.num_parallel)
-        return bytes(sink)
+        return sink
 
     async def _fetch(self, clock: CallClock, piece: _Piece) -> bool:
         await self._link.again(clock, self._key, partial(self._continue, clock, piece))
@@ -183,6 +233,8 @@ class Download:
                 piece.sink[piece.num_done : piece.num_done + len(block)] = block
                 piece.num_done += len(block)
                 note_moved(len(block))
+                if self._filling is not None:
+                    self._filling.tell()
         except AttemptError as error:
             raise self._broken(piece, num_before) from error
         if piece.num_missing:
@@ -201,7 +253,10 @@ class Download:
         if answer.status != 200 or "Transfer-Encoding" in answer.headers:
             num_bytes = None
         self._learn(reply, num_bytes)
-        return _Piece(0, memoryview(bytearray(self._num_wanted())))
+        piece = _Piece(0, self._sink())
+        if self._filling is not None:
+            self._filling.begin([piece])
+        return piece
 
     def _learn(self, reply: Reply, num_bytes: int | None) -> None:
         if num_bytes is None:
@@ -210,6 +265,14 @@ class Download:
             )
         self._object_bytes = num_bytes
         self._etag = reply.answer.headers.get("ETag", "")
+
+    def _sink(self) -> memoryview:
+        """Room for what is wanted; its length is known to be allowed."""
+        num_bytes = self._num_wanted()
+        if self._filling is None:
+            return memoryview(bytearray(num_bytes))
+        require_length(self._key, num_bytes, self._filling.room)
+        return self._filling.room
 
     def _num_wanted(self) -> int:
         return range_num_bytes(

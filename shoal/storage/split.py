@@ -5,6 +5,7 @@ in the other: that is for whoever joins them (a validator's inbox that writes in
 everybody reads). Does not do: copy anything.
 """
 
+from shoal.storage.filling import Arrived, read_into
 from shoal.storage.object_store import DEFAULT_PAGE_KEYS, ListPage, ObjectInfo, ObjectStore
 
 
@@ -51,6 +52,19 @@ class SplitStore:
             StorageError: As the reading store's.
         """
         return await self._reads.get(key, max_bytes=max_bytes, start=start, length=length)
+
+    async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
+        """As the reading store's; see `filling`.
+
+        Args:
+            key: Which object.
+            room: Where to put it.
+            arrived: Told of the progress.
+
+        Raises:
+            StorageError: As the reading store's.
+        """
+        await read_into(self._reads, key, room, arrived)
 
     async def head(self, key: str) -> ObjectInfo:
         """As the reading store's.

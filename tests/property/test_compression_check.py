@@ -1,7 +1,15 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from shoal.compression import BodyLayout, CorruptBodyError, check_body, reference
+from shoal.compression import (
+    ArrivingBody,
+    BodyLayout,
+    CodecSpec,
+    CorruptBodyError,
+    check_body,
+    reference,
+)
+from shoal.compression.threads import CHUNKS_PER_PIECE
 from tests.property.test_compression_codec import layouts, seeds
 from tests.unit.compression.bodies import random_body
 
@@ -71,3 +79,56 @@ def test_scales_and_counts_are_the_reference_s(layout, seed):
         assert (checked.scale_low[c], checked.scale_high[c]) == (low, high)
         assert checked.num_kept[c] == len(kept)
         assert checked.num_high[c] == (magnitudes.count(high) if low < high else 0)
+
+
+def arriving_verdict(body: bytes, layout: BodyLayout, ends: list[int]) -> object:
+    """What is said of a body that comes in pieces; bytes that are not there yet are garbage."""
+    room = bytearray(b"\xa5" * len(body))
+    arriving = ArrivingBody(layout)
+    num_arrived = 0
+    for end in sorted(ends):
+        room[num_arrived:end] = body[num_arrived:end]
+        num_arrived = end
+        arriving.advance(memoryview(room), end)
+    room[num_arrived:] = body[num_arrived:]
+    return refusal(arriving.finish, memoryview(room))
+
+
+@given(layouts(), seeds, st.data())
+@unhurried
+def test_a_body_in_pieces_gets_the_verdict_of_the_whole(layout, seed, data):
+    body = bytearray(random_body(layout, seed))
+    if data.draw(st.booleans()):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    ends = data.draw(st.lists(st.integers(0, len(body)), max_size=6))
+    assert arriving_verdict(bytes(body), layout, ends) == refusal(check_body, bytes(body), layout)
+
+
+@given(layouts(), seeds, st.data())
+@unhurried
+def test_a_body_in_pieces_is_the_same_checked_body(layout, seed, data):
+    body = random_body(layout, seed)
+    if not any(body):
+        return
+    whole, arriving = check_body(body, layout), ArrivingBody(layout)
+    for end in sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=6))):
+        arriving.advance(memoryview(body), end)
+    found = arriving.finish(body)
+    assert bytes(found.body) == body
+    for name in ("scale_low", "scale_high", "num_high", "num_kept"):
+        assert (getattr(found, name) == getattr(whole, name)).all()
+        assert not getattr(found, name).flags.writeable
+
+
+def test_pieces_that_are_smaller_than_a_tensor_end_where_the_kernel_s_do():
+    spec = CodecSpec(chunk_size=8, k_per_chunk=2)
+    layout = BodyLayout(spec, [8 * (2 * CHUNKS_PER_PIECE + 3) + 5, 3, 8 * CHUNKS_PER_PIECE])
+    good = random_body(layout, 3)
+    for broken_at in (None, 0, layout.tensor_offsets[1] - 1, layout.body_bytes - 1):
+        body = bytearray(good)
+        if broken_at is not None:
+            body[broken_at] ^= 0xFF
+        expected = refusal(check_body, bytes(body), layout)
+        for step in (1000, 7919, len(body)):
+            ends = list(range(0, len(body), step))
+            assert arriving_verdict(bytes(body), layout, ends) == expected

@@ -311,12 +311,16 @@ def test_an_unforeseen_failure_of_a_check_costs_that_peer_only(gathering):
         run, gather = gathering(loop, store)
         bad_body = good_payload(BAD)[PAYLOAD_PREFIX_BYTES:]
 
-        def check(view):
-            if bytes(view) == bad_body:
-                raise ZeroDivisionError
-            return check_body(view, LAYOUT)
+        class Crashing:
+            def advance(self, view, num_arrived):
+                pass
 
-        gather._context = replace(gather._context, check_body=check)
+            def finish(self, view):
+                if bytes(view) == bad_body:
+                    raise ZeroDivisionError
+                return check_body(view, LAYOUT)
+
+        gather._context = replace(gather._context, start_body=Crashing)
         await fill(store, run)
         await poll_for(gather)
         assert_only_bad_was_refused(gathering, gather, E.E_INTERNAL)

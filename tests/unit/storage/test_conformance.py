@@ -14,7 +14,9 @@ from shoal.storage.errors import (
     ObjectNotFoundError,
     ObjectSizeError,
     ObjectTooLargeError,
+    ObjectTooShortError,
 )
+from shoal.storage.filling import read_into
 from shoal.storage.memory import MemoryStore
 from shoal.storage.meter import Meter, MeteredStore
 from shoal.storage.object_store import ObjectStore
@@ -97,6 +99,30 @@ def keys(store: ObjectStore, prefix: str = "", **page) -> tuple[str, ...]:
 def test_what_was_written_is_read(store, data):
     put(store, "rounds/7/record", data)
     assert get(store, "rounds/7/record") == data
+
+
+@pytest.mark.parametrize("num_bytes", [1, 1000, 300_000])
+def test_an_object_is_read_into_room_of_its_length(store, num_bytes):
+    data = bytes(range(256)) * (num_bytes // 256 + 1)
+    put(store, "a", data[:num_bytes])
+    room, told = memoryview(bytearray(num_bytes)), []
+    asyncio.run(read_into(store, "a", room, told.append))
+    assert bytes(room) == data[:num_bytes]
+    assert told[-1] == num_bytes
+    assert told == sorted(told)
+
+
+def test_room_of_another_length_gets_nothing(store):
+    put(store, "a", b"12345")
+    for num_bytes, error in ((4, ObjectTooLargeError), (6, ObjectTooShortError)):
+        room, told = memoryview(bytearray(num_bytes)), []
+        with pytest.raises(error) as caught:
+            asyncio.run(read_into(store, "a", room, told.append))
+        assert caught.value.key == "a"
+        assert set(told) <= {0}
+        assert bytes(room) == bytes(num_bytes)
+    with pytest.raises(ObjectNotFoundError):
+        asyncio.run(read_into(store, "b", memoryview(bytearray(1)), told.append))
 
 
 def test_a_memoryview_of_wide_items_is_written_as_its_bytes(store):
