@@ -10,7 +10,6 @@ Does not do: anything itself; each command is one call.
 import asyncio
 import errno
 import json
-import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -37,6 +36,9 @@ app.add_typer(data_app, name="data")
 
 ManifestArgument = Annotated[Path, typer.Argument(help="The run's manifest.json.")]
 ConfigOption = Annotated[Path, typer.Option("--config", help="This node's node.toml.")]
+SeedOption = Annotated[
+    list[str] | None, typer.Option("--seed", help="Multiaddr of a peer to ask first; repeat it.")
+]
 ParentOption = Annotated[bool, typer.Option("--leave-with-parent", hidden=True)]
 
 
@@ -138,67 +140,52 @@ def init(
 
 @app.command()
 def join(
-    run: Annotated[str, typer.Argument(help="URL of the run, or its manifest.json.")],
+    run: Annotated[str, typer.Argument(help="URL or multiaddr of the run, or its manifest.json.")],
     config: Annotated[Path | None, typer.Option("--config", help="This node's node.toml.")] = None,
     home: Annotated[
-        Path, typer.Option("--home", help="With a URL: folder for keys and state.")
+        Path, typer.Option("--home", help="Without --config: folder for keys and state.")
     ] = Path("~/.shoal"),
     proxy: Annotated[
         str, typer.Option("--proxy", help="With a URL: http://HOST:PORT to go through.")
     ] = "",
+    seed: SeedOption = None,
     leave_with_parent: ParentOption = False,
 ) -> None:
-    """Train in a run: with a URL everything else is made; with a file --config says the rest."""
-    from shoal.node.joining import is_url
+    """Train in a run: a URL or multiaddr is enough; with a file --config says the rest."""
+    from shoal.node.joining import names_a_run
 
-    if config is not None:
-        _run_node(Path(run), config, validates=False, leave_with_parent=leave_with_parent)
-    elif is_url(run):
-        manifest_file, config_file = _find_home(run, home.expanduser(), proxy)
-        _run_node(manifest_file, config_file, validates=False, leave_with_parent=leave_with_parent)
-    else:
-        raise ConfigError(
-            "command line", "--config", "a node.toml (or a URL as the run)", "nothing"
-        )
+    seeds = tuple(seed or ())
+    if config is None and not names_a_run(run):
+        expected = "a node.toml (or a URL or multiaddr as the run)"
+        raise ConfigError("command line", "--config", expected, "nothing")
+    file = Path(run)
+    if config is None:
+        from shoal.node.first_run import prepare_home
 
-
-def _find_home(url: str, root: Path, proxy: str) -> tuple[Path, Path]:
-    """Key, configuration and doctor's checks for `shoal join URL`."""
-    from shoal.node.config import load_node_config
-    from shoal.node.doctor import examine
-    from shoal.node.doctor_lines import Level, print_findings
-    from shoal.node.joining import find_home
-
-    console = Console()
-    num_threads = max((os.cpu_count() or 2) // 2, 1)
-    home = asyncio.run(find_home(url, root, num_threads, proxy))
-    folder = home.config_file.parent
-    console.print(
-        f"run {home.manifest.run_id.hex()}\npeer {home.peer}\nfolder {folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if home.is_new:
-        console.print(f"A new key was made: keep a copy of {folder / 'key.pem'}", soft_wrap=True)
-    lines = asyncio.run(examine(home.manifest, load_node_config(home.config_file)))
-    print_findings([line for line in lines if line.level is not Level.OK])
-    if any(line.level is Level.FAILURE for line in lines):
-        raise typer.Exit(EXIT_CONFIG)
-    return folder / "manifest.json", home.config_file
+        ready = prepare_home(run, home.expanduser(), proxy, seeds)
+        if ready is None:
+            raise typer.Exit(EXIT_CONFIG)
+        file, config, seeds = ready.manifest_file, ready.config_file, ready.seeds
+    _run_node(file, config, seeds, validates=False, leave_with_parent=leave_with_parent)
 
 
 @app.command()
 def validate(
-    manifest: ManifestArgument, config: ConfigOption, leave_with_parent: ParentOption = False
+    manifest: ManifestArgument,
+    config: ConfigOption,
+    seed: SeedOption = None,
+    leave_with_parent: ParentOption = False,
 ) -> None:
     """Check payloads and close rounds."""
-    _run_node(manifest, config, validates=True, leave_with_parent=leave_with_parent)
+    seeds = tuple(seed or ())
+    _run_node(manifest, config, seeds, validates=True, leave_with_parent=leave_with_parent)
 
 
 @app.command()
 def doctor(
     manifest: ManifestArgument,
     config: ConfigOption,
+    seed: SeedOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Check, before joining, whether this node will work in this run."""
@@ -206,8 +193,10 @@ def doctor(
     from shoal.node.doctor import examine
     from shoal.node.doctor_lines import exit_code, print_findings
     from shoal.node.manifest_file import load_manifest
+    from shoal.node.seed_options import with_seeds
 
-    lines = asyncio.run(examine(load_manifest(manifest), load_node_config(config)))
+    node = with_seeds(load_node_config(config), tuple(seed or ()))
+    lines = asyncio.run(examine(load_manifest(manifest), node))
     if as_json:
         for line in lines:
             fields = {"code": line.code, "level": line.level, "found": line.found, "fix": line.fix}
@@ -262,6 +251,9 @@ def swarm(
         str, typer.Option(help="How nodes exchange objects: directory, http, s3 or p2p.")
     ] = "directory",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in this folder.")] = False,
+    web: Annotated[
+        str, typer.Option("--web", help="The nodes' pages: the first one's port, or auto.")
+    ] = "",
 ) -> None:
     """Train with several peers and a validator, each a process, on this machine."""
     from shoal.node.swarm import run_swarm
@@ -277,20 +269,23 @@ def swarm(
             num_rounds=rounds,
             store=StoreKind(store),
             fresh=fresh,
+            web=web,
         )
     )
 
 
 def _run_node(
-    manifest_file: Path, config_file: Path, *, validates: bool, leave_with_parent: bool
+    manifest_file: Path,
+    config_file: Path,
+    seeds: tuple[str, ...],
+    *,
+    validates: bool,
+    leave_with_parent: bool,
 ) -> None:
     from shoal.node.foreground import run_in_foreground
 
-    _run(
-        lambda: run_in_foreground(
-            manifest_file, config_file, validates=validates, leave_with_parent=leave_with_parent
-        )
-    )
+    ends = {"validates": validates, "leave_with_parent": leave_with_parent}
+    _run(lambda: run_in_foreground(manifest_file, config_file, seeds, **ends))
 
 
 def _run(body: Callable[[], Coroutine[None, None, None]]) -> None:

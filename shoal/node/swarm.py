@@ -37,6 +37,7 @@ from shoal.node.swarm_setup import (
 )
 from shoal.node.swarm_stores import StoreKind, open_swarm_store, with_endpoints
 from shoal.node.swarm_view import SwarmView
+from shoal.node.swarm_web import choose_ports, pages_text, with_pages
 
 _POLL_S = 0.25
 _MAX_FUTILE_RESTARTS = 5
@@ -132,6 +133,7 @@ async def run_swarm(
     num_rounds: int | None,
     store: StoreKind,
     fresh: bool,
+    web: str = "",
 ) -> None:
     """Sets up, runs, reports.
 
@@ -142,6 +144,7 @@ async def run_swarm(
         num_rounds: instead of the plan's.
         store: how the nodes exchange their objects.
         fresh: start over.
+        web: where the nodes' pages are, as `choose_ports` reads it.
 
     Raises:
         NodeError: wrong configuration, a node that ended with an error, or nodes that disagree.
@@ -150,11 +153,15 @@ async def run_swarm(
     console = Console(width=None if sys.stdout.isatty() else 100)
     # Before the folder is touched: a slip of the pen must not cost a run.
     plan = with_endpoints(load_swarm_plan(plan_file, num_peers, num_rounds), store)
+    ports = choose_ports(web, plan.swarm.num_peers + plan.swarm.num_validators)
     with claim_folder(root, fresh=fresh):
         console.print("setting up: store, tokenizer, shards, genesis, manifest", highlight=False)
         async with open_swarm_store(store, root, plan.swarm.num_peers) as stores:
-            folder = await set_up_swarm(plan, root, stores)
+            folder = await set_up_swarm(plan, root, with_pages(stores, ports))
             _introduce(console, folder)
+            if ports:
+                text = pages_text([path.name for path in folder.nodes], ports)
+                console.print(text, highlight=False, soft_wrap=True)
             nodes = [
                 NodeProcess(path, folder.manifest_file, verb, stores.environments.get(path.name))
                 for verb, paths in (("validate", folder.validators), ("join", folder.peers))
