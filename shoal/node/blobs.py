@@ -12,7 +12,7 @@ from shoal.node.checkpoint import write_atomically
 from shoal.node.errors import ResourceError
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.manifest import BlobSection
-from shoal.storage.errors import ObjectExistsError, StorageError
+from shoal.storage.errors import ObjectExistsError, StorageError, StorageUnavailableError
 from shoal.storage.meter import MeteredStore
 
 
@@ -61,6 +61,7 @@ class BlobCache:
         """The local copy, downloaded if it is missing or not what its name says.
 
         Raises:
+            StorageUnavailableError: the store does not answer now.
             ResourceError: the store does not give it, gives something else, or the disk is full.
         """
         path = self.path(blob)
@@ -71,6 +72,8 @@ class BlobCache:
             raw = await self._store.labelled(peer="run", kind="blob").get(
                 key, max_bytes=blob.num_bytes
             )
+        except StorageUnavailableError:
+            raise
         except StorageError as error:
             raise ResourceError(f"cannot fetch {key}: {error}") from error
         found = hashlib.sha256(raw).hexdigest()

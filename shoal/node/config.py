@@ -27,6 +27,7 @@ from shoal.protocol.manifest import (
     TrainingSection,
 )
 from shoal.protocol.schema import Notation, bounded, from_plain, one_of
+from shoal.storage.pacing import MIN_CAP_BYTES_PER_S
 from shoal.storage.proxy import is_proxy_url
 
 T = TypeVar("T")
@@ -36,7 +37,8 @@ T = TypeVar("T")
 class StoreConfig:
     """Where the run's objects are."""
 
-    kind: str = one_of("directory", "http", "s3", default="directory")
+    kind: str = one_of("directory", "http", "s3", "p2p", default="directory")
+    """p2p: the network alone, neither HTTP nor a bucket."""
     path: str = ""
     """Root folder of a directory store."""
     url: str = ""
@@ -78,10 +80,13 @@ class NetworkConfig:
 
     enabled: bool = False
     """Fetch what other peers serve."""
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
     announce: tuple[str, ...] = ()
     """Addresses under which others reach this node, if not those it listens on."""
     seeds: tuple[str, ...] = ()
+    """Peers to ask first, besides the manifest's: multiaddrs with ids, or /dnsaddr/NAME."""
+    dns_server: str = ""
+    """`ADDRESS:PORT` of what answers for /dnsaddr/ seeds; empty: the system's DNS servers."""
     client_mode: bool = False
     """Nobody can reach this node: outgoing connections only."""
     use_relay: bool = False
@@ -107,6 +112,20 @@ class WebConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BandwidthConfig:
+    """What this node may take of its link; 0 is no limit. 1 Mbit/s is 125_000 bytes/s."""
+
+    upload_bytes_per_s: int = bounded(0, 1 << 40, default=0)
+    download_bytes_per_s: int = bounded(0, 1 << 40, default=0)
+    control_ratio: float = bounded(0.0, 0.5, default=0.05)
+    """Of a cap, for announcements, records and lists alone; never less than 16 KiB/s."""
+    monthly_upload_bytes: int = bounded(0, 2**53 - 1, default=0)
+    """In a calendar month (UTC); when it is used up, this node follows and publishes nothing."""
+    monthly_download_bytes: int = bounded(0, 2**53 - 1, default=0)
+    """When it is used up, this node stops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeConfig:
     """What may differ between the nodes of one run."""
 
@@ -124,6 +143,7 @@ class NodeConfig:
     clock_offset_s: float = bounded(-86400.0, 86400.0, default=0.0)
     """Added to this machine's clock, where that cannot be set."""
     web: WebConfig = field(default_factory=WebConfig)
+    bandwidth: BandwidthConfig = field(default_factory=BandwidthConfig)
     proxy: str = ""
     """`http://HOST:PORT` of a proxy that HTTP and S3 go through; empty: none, whatever the
     environment says."""
@@ -185,6 +205,7 @@ def load_node_config(path: Path) -> NodeConfig:
         raise ConfigError(path, "web.listen", expected, repr(config.web.listen))
     if config.proxy and not is_proxy_url(config.proxy):
         raise ConfigError(path, "proxy", "http://HOST:PORT, and nothing else", config.proxy)
+    _check_caps(path, config.bandwidth)
     base = path.resolve().parent
     return replace(
         config,
@@ -194,12 +215,23 @@ def load_node_config(path: Path) -> NodeConfig:
     )
 
 
+def _check_caps(file: Path, section: BandwidthConfig) -> None:
+    """A cap below the least rate that others accept would never finish anything."""
+    for name in ("upload_bytes_per_s", "download_bytes_per_s"):
+        if 0 < getattr(section, name) < MIN_CAP_BYTES_PER_S:
+            expected = f"0 (no cap) or at least {MIN_CAP_BYTES_PER_S} bytes/s"
+            raise ConfigError(file, f"bandwidth.{name}", expected, str(getattr(section, name)))
+
+
 def _resolved(file: Path, store: StoreConfig) -> StoreConfig:
     """The store with an absolute path, and the one key that its kind needs."""
-    needed = {"directory": ("path",), "http": ("url",), "s3": ("endpoint", "bucket")}[store.kind]
-    for name in needed:
+    needed = {"directory": ("path",), "http": ("url",), "s3": ("endpoint", "bucket"), "p2p": ()}
+    for name in needed[store.kind]:
         if not getattr(store, name):
             raise ConfigError(file, f"store.{name}", f"a value (kind is {store.kind})", "nothing")
+    if store.url and store.kind == "p2p":
+        expected = 'nothing (kind is p2p; for both, kind = "http" and [network] enabled = true)'
+        raise ConfigError(file, "store.url", expected, store.url)
     if store.url and not store.url.startswith(("http://", "https://")):
         raise ConfigError(file, "store.url", "http://... or https://...", store.url)
     return replace(store, path=str(file.resolve().parent / store.path))

@@ -9,31 +9,31 @@ Does not do: move bytes (the stores do) or count them (the meter does).
 """
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.node.buckets import bucket_at, key_of_bucket, own_bucket, run_bucket, written_bucket
+from shoal.node.bandwidth import has_network, network_caps
+from shoal.node.buckets import key_of_bucket, own_bucket, run_bucket, written_bucket
 from shoal.node.config import NodeConfig
 from shoal.node.errors import ResourceError
+from shoal.node.network.addresses import best_place
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.messages import Start
-from shoal.node.network.p2p_store import P2PStore
+from shoal.node.readers import Readers, served_by
+from shoal.node.run_network import RunNetwork, publishers, run_network, served_folders
 from shoal.node.store_keys import P2P, RUN_STORE, StoreKeys
 from shoal.protocol.announcement import Where
-from shoal.protocol.errors import ErrorCode, PayloadError
 from shoal.protocol.identity import Identity, PeerId
 from shoal.protocol.manifest import RunManifest
 from shoal.storage.directory import DirectoryStore
-from shoal.storage.errors import RefusedError, StorageError
+from shoal.storage.errors import StorageError, StorageUnavailableError
 from shoal.storage.http import HttpStore
 from shoal.storage.object_store import ObjectStore
 from shoal.storage.s3 import S3Store
 from shoal.storage.split import SplitStore
 
-_MAX_READERS = 64
 _NETWORK_START_S = 120.0
 
 
@@ -43,6 +43,9 @@ class Places:
 
     run: ObjectStore
     """The run's objects."""
+    served: ObjectStore
+    """What a validator gives to others over HTTP: its own store, and nothing that it would have to
+    fetch for a stranger."""
     own: ObjectStore
     """Where this node's payloads go."""
     own_where: Where
@@ -53,6 +56,8 @@ class Places:
     """The store's clock, unix seconds; the key is one that this node may write to find out."""
     probe_upload: Callable[[StoreKeys, bytes], Awaitable[None]]
     """Sends bytes where payloads go, for measuring; nothing of them stays."""
+    network: NetworkClient | None = None
+    """The network process, where there is one."""
 
 
 async def open_places(
@@ -71,19 +76,26 @@ async def open_places(
         ResourceError: a store cannot be used.
     """
     try:
-        run, inbox = _open_run_store(config, held)
+        store, inbox = _open_run_store(config, held)
         network = await _start_network(manifest, config, identity, held)
+        joined = None
+        if network is not None:
+            opening = run_network(manifest, config, identity, network, store)
+            joined = await held.enter_async_context(opening)
+        run = _run_store(store, joined)
         own, where = await _own_place(manifest, config, run, network, held)
-    except (StorageError, ValueError) as error:
+    except (StorageError, ValueError, OSError) as error:
         raise ResourceError(str(error)) from error
-    readers = Readers(manifest, config, run, network)
+    readers = Readers(manifest, config, run, network, joined)
     held.callback(readers.close)
     return Places(
         run=run,
+        served=store or run,
         own=own,
+        network=network,
         own_where=where,
         read_at=readers.find,
-        time_s=lambda key: _store_time_s(inbox, run, key),
+        time_s=_clock_of(manifest, inbox, store, joined),
         probe_upload=lambda keys, data: _probe_upload(
             inbox, own, probe_key(keys, where, identity.peer), data
         ),
@@ -92,12 +104,17 @@ async def open_places(
 
 def _open_run_store(
     config: NodeConfig, held: AsyncExitStack
-) -> tuple[ObjectStore, HttpStore | None]:
-    """The run's store, and the validator's HTTP service where this node goes through it."""
+) -> tuple[ObjectStore | None, HttpStore | None]:
+    """The run's store, and the validator's HTTP service where this node goes through it.
+
+    No store where the network alone is the run's.
+    """
     store = config.store
     inbox = HttpStore(store.url, proxy=config.proxy) if store.url else None
     if inbox is not None:
         held.push_async_callback(inbox.close)
+    if store.kind == P2P:
+        return None, None
     if store.kind == "directory":
         return DirectoryStore(Path(store.path)), None
     if store.kind == "http" and inbox is not None:
@@ -111,9 +128,9 @@ async def _start_network(
     manifest: RunManifest, config: NodeConfig, identity: Identity, held: AsyncExitStack
 ) -> NetworkClient | None:
     section = config.network
-    if not (section.enabled or config.payloads.kind == P2P):
+    if not has_network(config):
         return None
-    roster = manifest.roster
+    upload_bytes_per_s, download_bytes_per_s = network_caps(config)
     options = Start(
         folder=str(Path(config.state_dir) / "network"),
         run_id=manifest.run_id,
@@ -121,11 +138,16 @@ async def _start_network(
         listen=section.listen,
         announce=section.announce,
         seeds=section.seeds,
+        run_seeds=manifest.endpoints.seeds,
+        dns_server=section.dns_server,
         client_mode=section.client_mode,
+        upload_bytes_per_s=upload_bytes_per_s,
+        download_bytes_per_s=download_bytes_per_s,
         use_relay=section.use_relay,
         map_port=section.map_port,
         allow_private=manifest.endpoints.allow_loopback,
-        roster=() if roster is None else tuple(sorted(peer.key.hex() for peer in roster)),
+        roster=publishers(manifest),
+        folders=served_folders(manifest, config),
     )
     return await held.enter_async_context(NetworkClient(options, identity))
 
@@ -143,70 +165,20 @@ async def _own_place(
         bucket = S3Store(*written)
         held.callback(bucket.close)
         return bucket, own_bucket(config)
-    if payloads.kind == P2P and network is not None:
+    if P2P in (payloads.kind, config.store.kind) and network is not None:
         status = await network.status(_NETWORK_START_S)
-        address = f"{status.addresses[0]}/p2p/{status.peer_id}" if status.addresses else ""
-        return _served_by(network, ()), Where(provider=P2P, address=address)
+        best = best_place(status.addresses)
+        address = f"{best}/p2p/{status.peer_id}" if best else ""
+        return served_by(network, "", None), Where(provider=P2P, address=address)
     return run, Where(provider=RUN_STORE)
 
 
-def _served_by(network: NetworkClient, source: tuple[str, ...]) -> P2PStore:
-    async def find(_: bytes) -> list[tuple[str, ...]]:
-        return [source] if source else []
-
-    # Payload ids are hashes of headers, not of all bytes: the payload's own check follows.
-    return P2PStore(network, find, named_by_hash=False)
-
-
-class Readers:
-    """The stores of announced places, made when they are first named; the oldest are closed."""
-
-    def __init__(
-        self,
-        manifest: RunManifest,
-        config: NodeConfig,
-        run: ObjectStore,
-        network: NetworkClient | None,
-    ) -> None:
-        self._manifest = manifest
-        self._config = config
-        self._run = run
-        self._network = network
-        self._buckets: OrderedDict[Where, S3Store] = OrderedDict()
-        self._retired: list[S3Store] = []
-
-    def find(self, where: Where) -> ObjectStore:
-        """The store that holds a payload announced as being at `where`.
-
-        Raises:
-            PayloadError: no such place is allowed in this run; has the code.
-        """
-        if where.provider == RUN_STORE:
-            return self._run
-        if where.provider == P2P:
-            if self._network is None:
-                detail = "this node runs no libp2p process ([network] enabled = true)"
-                raise PayloadError(ErrorCode.E_HOST_NOT_ALLOWED, detail)
-            return _served_by(self._network, (where.address,))
-        return self._bucket(where)
-
-    def _bucket(self, where: Where) -> S3Store:
-        if where not in self._buckets:
-            try:
-                place = bucket_at(self._manifest, self._config, where)
-            except RefusedError as error:
-                raise PayloadError(ErrorCode(error.code), error.message) from error
-            # Anonymous: a stranger's server never sees a key of this node.
-            self._buckets[where] = S3Store(place, None)
-            if len(self._buckets) > _MAX_READERS:
-                self._retired.append(self._buckets.popitem(last=False)[1])
-        self._buckets.move_to_end(where)
-        return self._buckets[where]
-
-    def close(self) -> None:
-        """Closes all connections."""
-        for bucket in (*self._retired, *self._buckets.values()):
-            bucket.close()
+def _run_store(store: ObjectStore | None, joined: RunNetwork | None) -> ObjectStore:
+    if joined is not None:
+        return joined.run
+    if store is None:
+        raise ValueError("neither a store nor a network of the run")
+    return store
 
 
 def probe_key(keys: StoreKeys, where: Where, peer: PeerId) -> str:
@@ -218,6 +190,28 @@ def probe_key(keys: StoreKeys, where: Where, peer: PeerId) -> str:
     if where.provider in (RUN_STORE, P2P):
         return keys.probe(name)
     return f"{keys.payloads(peer)}probe-{name}"
+
+
+def _clock_of(
+    manifest: RunManifest,
+    inbox: HttpStore | None,
+    store: ObjectStore | None,
+    joined: RunNetwork | None,
+) -> Callable[[str], Awaitable[float]]:
+    """Whose clock this node compares with its own."""
+
+    async def clock_s(key: str) -> float:
+        if store is not None:
+            try:
+                return await _store_time_s(inbox, store, key)
+            except StorageUnavailableError:
+                if joined is None or isinstance(store, DirectoryStore):
+                    raise
+        if joined is None:
+            raise StorageUnavailableError("nobody to ask for the time", key)
+        return await joined.clock_s(manifest.run_id)
+
+    return clock_s
 
 
 async def _store_time_s(inbox: HttpStore | None, run: ObjectStore, key: str) -> float:

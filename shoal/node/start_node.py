@@ -21,6 +21,7 @@ import torch
 
 from shoal.compression import ErrorFeedback
 from shoal.compression.warm_up import warm_up
+from shoal.node.bandwidth import keeping_books, make_bandwidth
 from shoal.node.blobs import BlobCache
 from shoal.node.checkpoint import CheckpointFolder
 from shoal.node.clock import MAX_CLOCK_ERROR_S, Clock, SystemClock
@@ -37,11 +38,15 @@ from shoal.node.inbox import serving
 from shoal.node.local_state import LocalState, from_snapshot
 from shoal.node.locks import lock_file, lock_folder
 from shoal.node.model import build_model, tensor_table
+from shoal.node.monthly_use import MonthlyUse
 from shoal.node.parameters import from_file, parameters_root
 from shoal.node.places import Places, open_places
+from shoal.node.rendezvous import meeting_others
+from shoal.node.role import check_role
 from shoal.node.round_loop import Outcome, run_rounds
 from shoal.node.round_steps import RoundSteps
 from shoal.node.run_context import RunContext, make_context
+from shoal.node.store_keys import P2P
 from shoal.node.telemetry.event_log import EventLog
 from shoal.node.telemetry.names import EventName
 from shoal.node.trainer import Trainer
@@ -49,7 +54,7 @@ from shoal.node.web.history import RunFacts
 from shoal.node.web.server import node_page
 from shoal.protocol.chain import genesis_head
 from shoal.protocol.errors import ErrorCode
-from shoal.protocol.identity import Identity, load_key
+from shoal.protocol.identity import load_key
 from shoal.protocol.manifest import RunManifest
 from shoal.protocol.payload_header import peek
 from shoal.protocol.round_machine import RoundState
@@ -91,19 +96,27 @@ async def run_node(
         held.enter_context(lock_file(Path(config.key_file), "the key"))
         held.enter_context(lock_folder(state_dir, "the state folder"))
         identity = load_key(Path(config.key_file))
-        _check_role(manifest, identity, validates=validates)
+        check_role(manifest, config, identity, validates=validates)
         clock = SystemClock(config.clock_offset_s)
         log = _open_log(state_dir / EVENTS_FILE, clock)
         held.callback(log.close)
         await held.enter_async_context(
             node_page(config.web, log, _run_facts(manifest), clock.now_s)
         )
+        bandwidth, book = make_bandwidth(config, clock.now_s)
+        _require_quota(book)
         places = await open_places(manifest, config, identity, held)
+        await held.enter_async_context(keeping_books(config, book, places.network, log, stop))
+        seeds_at = None if config.store.kind == P2P else places.served
+        folder = state_dir / "network"
+        await held.enter_async_context(
+            meeting_others(manifest, places.network, seeds_at, identity.peer, folder)
+        )
         run = make_context(
             manifest,
             identity,
             places.run,
-            meter=Meter(time.monotonic),
+            meter=Meter(time.monotonic, bandwidth=bandwidth),
             clock=clock,
             log=log,
             own=(places.own, places.own_where),
@@ -111,7 +124,14 @@ async def run_node(
         )
         await _patiently(lambda: check_clock(run, places), stop)
         torch.set_num_threads(config.num_threads)
-        return await _run(run, config, places, validates=validates, stop=stop)
+        try:
+            result = await _run(run, config, places, validates=validates, stop=stop)
+        except StoppedError:
+            _require_quota(book)
+            raise
+        if not result.outcome.finished:
+            _require_quota(book)
+        return result
 
 
 async def _run(
@@ -120,7 +140,7 @@ async def _run(
     manifest, state_dir = run.manifest, Path(config.state_dir)
     # In the background: reading compiled kernels from disk would else delay the first gather.
     warming = asyncio.create_task(asyncio.to_thread(warm_up))
-    data, state = await _load(run, config, validates=validates)
+    data, state = await _load(run, config, stop, validates=validates)
     await warming
     folder = CheckpointFolder(state_dir / "checkpoints")
     snapshot = folder.load()
@@ -135,7 +155,7 @@ async def _run(
         limits={name: getattr(run.limits, name) for name in run.limits.__slots__},
     )
     steps = RoundSteps(run, state, data, folder)
-    async with serving(run, places.run, lambda: state.head, config.serve.listen) as url:
+    async with serving(run, places.served, lambda: state.head, config.serve.listen) as url:
         outcome = await run_rounds(steps, _round_state(run, state, validates=validates), stop)
         root = parameters_root(manifest.tensors, state.base)
         run.log.emit(
@@ -145,10 +165,22 @@ async def _run(
             state_hash=state.head.state.hex(),
             parameters_root=root.hex(),
         )
-        if url and outcome.finished:
-            logger.info("the run is over; serving it at %s until stopped", url)
+        where = url or ("libp2p addresses" if validates and places.network else "")
+        if where and outcome.finished:
+            logger.info("the run is over; serving it at %s until stopped", where)
             await stop.wait()
     return NodeResult(outcome=outcome, state_hash=state.head.state, parameters_root=root)
+
+
+def _require_quota(book: MonthlyUse) -> None:
+    """Without anything to receive a node can only wait.
+
+    Raises:
+        ResourceError: the month's download quota is used up (E_QUOTA).
+    """
+    reason = book.exhausted("down")
+    if reason:
+        raise ResourceError(reason)
 
 
 def _run_facts(manifest: RunManifest) -> RunFacts:
@@ -174,12 +206,16 @@ def _round_state(run: RunContext, state: LocalState, *, validates: bool) -> Roun
 
 
 async def _load(
-    run: RunContext, config: NodeConfig, *, validates: bool
+    run: RunContext, config: NodeConfig, stop: asyncio.Event, *, validates: bool
 ) -> tuple[DataSource, LocalState]:
     manifest = run.manifest
     cache = BlobCache(Path(config.state_dir) / "blobs", run.store, run.keys)
-    for blob in (*manifest.data.shards, manifest.data.held_out, manifest.genesis.blob):
-        await cache.fetch(blob)
+
+    async def fetch_all() -> None:
+        for blob in (*manifest.data.shards, manifest.data.held_out, manifest.genesis.blob):
+            await cache.fetch(blob)
+
+    await _patiently(fetch_all, stop)
     data = open_data(manifest, cache.path)
     model = build_model(manifest.model, manifest.data.vocab_size, seed=0)
     if tensor_table(model) != manifest.tensors:
@@ -207,29 +243,6 @@ async def _load(
         trainer=trainer,
         feedback=feedback,
     )
-
-
-def _check_role(manifest: RunManifest, identity: Identity, *, validates: bool) -> None:
-    roster = manifest.roster
-    if validates and identity.peer not in manifest.validator_ids:
-        raise ConfigError(
-            "the manifest",
-            "validators.keys",
-            f"this node's key {identity.peer.text} ({identity.peer.key.hex()})",
-            f"{len(manifest.validators.keys)} other keys; to train, use shoal join",
-        )
-    if not validates and roster is not None and identity.peer not in roster:
-        raise ConfigError(
-            "the manifest",
-            "admission.peers",
-            f"{ErrorCode.E_PEER_UNKNOWN}: this node's key {identity.peer.text}",
-            f"a roster of {len(roster)} other keys; "
-            + (
-                "it is a validator's key: use shoal validate"
-                if identity.peer in manifest.validator_ids
-                else "ask whoever runs it to add this one"
-            ),
-        )
 
 
 def _open_log(path: Path, clock: Clock) -> EventLog:

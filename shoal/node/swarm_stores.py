@@ -9,6 +9,8 @@ Does not do: set up the run or start nodes.
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -41,7 +43,7 @@ class StoreKind(StrEnum):
     S3 = "s3"
     """A real S3 server: every node has a bucket, everybody reads all of them anonymously."""
     P2P = "p2p"
-    """Peers serve their payloads over libp2p; the validator serves the records over HTTP."""
+    """Peers find and serve everything over libp2p; only the validator has a store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,15 +86,18 @@ async def open_swarm_store(
     folder = root / "store"
     folder.mkdir(parents=True, exist_ok=True)
     directory = _toml("store", kind="directory", path="../../store")
-    if kind is StoreKind.DIRECTORY:
-        served, used = directory, directory
-    else:
+    served, used = directory, directory
+    if kind is StoreKind.HTTP:
         address = f"127.0.0.1:{_free_port()}"
         served = directory + _toml("serve", listen=address)
         used = _toml("store", kind="http", url=f"http://{address}")
-    if kind is StoreKind.P2P:
-        network = _toml("network", enabled=True, listen=["/ip4/127.0.0.1/tcp/0"])
-        served, used = served + network, used + network + _toml("payloads", kind="p2p")
+    elif kind is StoreKind.P2P:
+        listen = f"/ip4/127.0.0.1/tcp/{_free_port()}"
+        seed = f"{listen}/p2p/{_libp2p_id(root / 'nodes' / 'validator-0' / 'state' / 'network')}"
+        served = directory + _toml("network", enabled=True, listen=[listen])
+        used = _toml("store", kind="p2p") + _toml(
+            "network", enabled=True, listen=["/ip4/127.0.0.1/tcp/0"], seeds=[seed]
+        )
     yield SwarmStore(
         store=DirectoryStore(folder), validator_toml=served, peer_tomls=(used,) * num_peers
     )
@@ -111,6 +116,7 @@ async def _open_s3(root: Path, num_peers: int) -> AsyncIterator[SwarmStore]:
                 "endpoint": server.endpoint_url,
                 "bucket": RUN_BUCKET,
                 "lists_in_order": False,
+                "joins_once": False,
             }
             reading = _toml("store", **bucket, url=f"http://{address}")
             port = int(server.endpoint_url.rsplit(":", 1)[1])
@@ -130,8 +136,23 @@ async def _open_s3(root: Path, num_peers: int) -> AsyncIterator[SwarmStore]:
         raise ResourceError(f"the S3 server does not start: {error}") from error
 
 
+def _libp2p_id(folder: Path) -> str:
+    """The id of the network process with this folder, made now if it has none yet.
+
+    Raises:
+        ResourceError: it cannot be made.
+    """
+    command = [sys.executable, "-m", "shoal.node.network.identify", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    if done.returncode != 0:
+        raise ResourceError(f"no libp2p identity in {folder}: {done.stderr.strip()[-200:]}")
+    return done.stdout.strip()
+
+
 def _payloads_toml(bucket: str, port: int) -> str:
-    return _toml("payloads", kind="s3", provider="local", bucket=bucket, local_port=port)
+    return _toml(
+        "payloads", kind="s3", provider="local", bucket=bucket, local_port=port, joins_once=False
+    )
 
 
 def _secrets(key: S3Credentials) -> dict[str, str]:

@@ -70,6 +70,7 @@ __all__ = [
     "VerifiedRecord",
     "add_signature",
     "build_record",
+    "check_certified",
     "check_fork",
     "genesis_head",
     "merge_signatures",
@@ -246,6 +247,33 @@ def check_fork(
     if record_id(envelope.body) != known.record_id:
         detail = f"round {other.round_id} has two certified records"
         raise ForkError(detail, known.raw, bytes(other_raw))
+
+
+def check_certified(raw: bytes | memoryview, rules: RecordRules, round_id: int) -> bytes:
+    """Check only shape, run, round and signatures: that enough validators signed it.
+
+    For those who hand records on without having those before; `read_record` is for applying.
+
+    Args:
+        raw: The bytes as received.
+        rules: From the manifest.
+        round_id: The round it must be of.
+
+    Returns:
+        The record's id.
+
+    Raises:
+        RecordError: It is no certified record of this round.
+    """
+    with reported_as(RecordError):
+        envelope = _open(raw, rules)
+        _, record = unpack_body(envelope.body, rules.max_bytes)
+        _check_run(record, rules)
+        if record.round_id != round_id:
+            code = ErrorCode.E_ROLLBACK if record.round_id < round_id else ErrorCode.E_GAP
+            raise RecordError(code, f"round {record.round_id}, expected {round_id}")
+        _check_signers(envelope, rules)
+    return record_id(envelope.body)
 
 
 def _open(raw: bytes | memoryview, rules: RecordRules) -> Envelope:

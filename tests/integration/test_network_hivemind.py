@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from shoal.node.network.client import NetworkClient
-from shoal.node.network.dht_records import record_key
+from shoal.node.network.dht_records import ATTENDING_KIND, record_key
 from shoal.node.network.messages import Start
 from shoal.protocol.announcement import (
-    KIND,
     Announcement,
     AnnouncementType,
     Where,
@@ -143,7 +142,7 @@ async def _intrude(folder: Path) -> None:
     async with NetworkClient(options, from_seed(b"n" * 32)) as network:
         status = await network.status()
         place = f"{status.addresses[0]}/p2p/{status.peer_id}"
-        key = record_key(RUN_ID, who.peer, KIND)
+        key = record_key(RUN_ID, who.peer, ATTENDING_KIND)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -157,7 +156,7 @@ async def _intrude(folder: Path) -> None:
         out, errors = await process.communicate()
         # Only the last one is signed by its peer, of this run, for this key and short-lived.
         assert out == b"[False, False, False, False, False, True]\n", errors.decode()
-        assert await network.look_up(who.peer, KIND) == said
+        assert await network.look_up(who.peer, ATTENDING_KIND) == said
         # What is no single short value does not even come to the rules.
         assert (await network.status()).refused == {"E_LEN": 1, "E_DHT_EXPIRY_FAR": 1}
         assert network.num_starts == 1

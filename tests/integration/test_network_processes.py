@@ -19,14 +19,13 @@ import pytest
 
 from shoal.node.network import signed_records, supervisor
 from shoal.node.network.client import NetworkClient
-from shoal.node.network.dht_records import POINTER_KIND
+from shoal.node.network.dht_records import ATTENDING_KIND, POINTER_KIND
 from shoal.node.network.downloads import Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError, WrongBytesError
 from shoal.node.network.messages import Start, Status
 from shoal.node.network.p2p_store import P2PStore
 from shoal.node.network.signed_records import RecordPointer
 from shoal.protocol.announcement import (
-    KIND,
     Announcement,
     AnnouncementType,
     Where,
@@ -151,7 +150,8 @@ def pointer(who: Identity, sequence: int, **changes: object) -> bytes:
         "sequence": sequence,
         "expires_at_s": int(time.time()) + ROUND_S,
         "round_id": 7,
-        "record_id": bytes(32),
+        "record_sha256": bytes(32),
+        "num_bytes": 7,
     }
     return signed_records.build(who, RecordPointer(**{**values, **changes}))  # type: ignore[arg-type] # by name
 
@@ -182,7 +182,7 @@ async def test_records_and_objects_reach_all_and_bad_ones_nobody(tmp_path: Path)
         newer = pointer(identity(1), 9)
         await second.publish(newer)
         for network in nodes:
-            assert await network.look_up(identity(1).peer, KIND) == said
+            assert await network.look_up(identity(1).peer, ATTENDING_KIND) == said
             assert await network.look_up(identity(1).peer, POINTER_KIND) == newer
 
         for value, code in (

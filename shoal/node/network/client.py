@@ -25,11 +25,13 @@ from shoal.node.network import messages, signed_records
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
 from shoal.node.network.downloads import Download, FileSink, MemorySink, Source
-from shoal.node.network.errors import RecordRefusedError
+from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError
 from shoal.node.network.fetching import Fetching
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
 from shoal.node.network.messages import DhtPut, Start, Status
+from shoal.node.network.object_ids import read_peer_keys
 from shoal.node.network.publishing import Publisher
+from shoal.node.network.reaching import SeedSource
 from shoal.node.network.signed_records import PeerRecord
 from shoal.node.network.supervisor import Supervisor
 from shoal.protocol.errors import RemoteProtocolError
@@ -38,6 +40,8 @@ from shoal.storage.errors import StorageError
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 DEFAULT_KEPT_BYTES: Final = 16 * 2**30
+_MOST_AT_ONCE: Final = 32
+"""Downloads that a round has; behind a cap the last one waits for all others."""
 _MARGIN_S: Final = 5.0
 """The process ends a transfer itself; the socket's limit is only for when it does not."""
 
@@ -66,6 +70,7 @@ class NetworkClient:
             options, identity, put=self._put, get_status=self.status, now_s=time.time
         )
         self._publishing: asyncio.Task[None] | None = None
+        self._seeds: dict[SeedSource, messages.AddSeeds] = {}
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -166,6 +171,84 @@ class NetworkClient:
             return None
         return found.value
 
+    async def add_seeds(
+        self, source: SeedSource, texts: tuple[str, ...], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Name the peers that a source knows, now and after every restart of the process.
+
+        Args:
+            source: Who names them.
+            texts: Multiaddrs with ids, or /dnsaddr/ ones.
+            timeout_s: How long to wait for the process.
+
+        Raises:
+            PeerUnavailableError: The process does not answer in time.
+        """
+        request = messages.AddSeeds(source=source, addresses=texts)
+        self._seeds[source] = request
+        await self._supervisor.ask(request, messages.Done, timeout_s)
+
+    async def probe_seed(self, source: SeedSource, text: str, timeout_s: float) -> messages.Probed:
+        """Try one seed, an address with an id, step by step.
+
+        Raises:
+            PeerUnavailableError: The process does not answer in time.
+            ValueError: It is no such address.
+        """
+        request = messages.ProbeSeed(source=source, address=text, timeout_ms=int(timeout_s * 1000))
+        return await self._supervisor.ask(request, messages.Probed, timeout_s + _MARGIN_S)
+
+    async def ask_reach(self, timeout_s: float) -> messages.Reach:
+        """Ask connected peers whether they can dial this one.
+
+        Raises:
+            PeerUnavailableError: No answer in time.
+        """
+        request = messages.AskReach(timeout_ms=int(timeout_s * 1000))
+        return await self._supervisor.ask(request, messages.Reach, timeout_s + _MARGIN_S)
+
+    @property
+    def own_record(self) -> bytes | None:
+        """Our signed peer record, as published last; None where nobody can reach this peer."""
+        own = self._publisher.own
+        return None if own is None else own.value
+
+    async def introduce(self, source: Source, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Give a peer our peer record, so that it knows us without having looked for us.
+
+        Args:
+            source: Its addresses, all with its libp2p id.
+            timeout_s: How long to try.
+
+        Raises:
+            PeerUnavailableError: It does not take it, or there is no record yet.
+        """
+        own = self._publisher.own
+        if own is None:
+            raise PeerUnavailableError("this peer has no address that others may see", "")
+        request = messages.DhtGive(
+            addresses=source, key=own.key, value=own.value, expires_at_s=own.expires_at_s
+        )
+        await self._supervisor.ask(request, messages.Done, timeout_s)
+
+    async def known_peers(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PeerId, ...]:
+        """Say whose records have passed our part of the DHT lately; only hints.
+
+        Raises:
+            PeerUnavailableError: The process does not answer in time.
+        """
+        found = await self._supervisor.ask(messages.AskPeers(), messages.Peers, timeout_s)
+        return read_peer_keys(found.keys)
+
+    def next_sequence(self) -> int:
+        """A number for a record of ours, larger than all before it."""
+        return self._publisher.next_sequence()
+
+    @property
+    def life_s(self) -> float:
+        """How long a record of ours lives, seconds."""
+        return self._publisher.life_s
+
     async def find_peer(self, peer: PeerId, timeout_s: float = DEFAULT_TIMEOUT_S) -> Source | None:
         """Find where a peer can be reached.
 
@@ -225,6 +308,31 @@ class NetworkClient:
         """
         self._kept.drop(object_id)
         await self._supervisor.ask(messages.Withdraw(object_id=object_id), messages.Done, timeout_s)
+
+    def queue_s(self, num_bytes: int) -> float:
+        """How much longer a download takes behind our own cap, if many share it.
+
+        Args:
+            num_bytes: Of the object.
+
+        Returns:
+            Seconds; 0 without a cap.
+        """
+        cap_bytes_per_s = self._options.download_bytes_per_s
+        return _MOST_AT_ONCE * num_bytes / cap_bytes_per_s if cap_bytes_per_s else 0.0
+
+    async def allow_uploads(self, *, allowed: bool, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Say whether payloads are given away; records always are.
+
+        Args:
+            allowed: False when this node's quota is used up.
+            timeout_s: How long to wait for the process.
+
+        Raises:
+            PeerUnavailableError: The process does not answer in time.
+        """
+        request = messages.AllowUploads(allowed=allowed)
+        await self._supervisor.ask(request, messages.Done, timeout_s)
 
     async def ask_size(self, object_id: bytes, source: Source, timeout_s: float) -> int:
         """Ask a peer how long an object is.
@@ -329,6 +437,8 @@ class NetworkClient:
             except (StorageError, ValueError) as error:
                 _log.warning("%s is served no longer: %s", kept.path, error)
                 self._kept.drop(object_id)
+        for request in self._seeds.values():
+            await connection.ask(request, DEFAULT_TIMEOUT_S)
         self._publisher.restart()
 
 

@@ -8,10 +8,10 @@ ends the process; an answer never waits for ever (every step has a time limit).
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,14 +19,15 @@ from typing import Final
 
 from shoal.node.network import frames, messages, packing
 from shoal.node.network.addresses import parse_peer
-from shoal.node.network.dht_records import RecordRules, location
-from shoal.node.network.errors import FrameError, PeerUnavailableError
+from shoal.node.network.dht_desk import DhtDesk
+from shoal.node.network.errors import FrameError
 from shoal.node.network.failures import to_failure
+from shoal.node.network.finding import Finding
 from shoal.node.network.frames import Frame, FrameKind
 from shoal.node.network.libp2p import Libp2p
+from shoal.node.network.link_share import num_streams, rate_of
 from shoal.node.network.messages import Answer, FailCode, Failed, Request, Start
-from shoal.node.network.seeds import SeedKeeper
-from shoal.node.network.serving import ObjectServer
+from shoal.node.network.serving import CONTROL_OBJECT_BYTES, ObjectServer
 from shoal.node.network.streams import (
     PROTOCOL_NAME,
     Limits,
@@ -35,8 +36,7 @@ from shoal.node.network.streams import (
     ask_size,
     receive,
 )
-from shoal.protocol.errors import ErrorCode, RemoteProtocolError
-from shoal.protocol.identity import PeerId
+from shoal.storage.allowance import wait_for
 from shoal.storage.errors import StorageUnavailableError
 
 EXIT_OK: Final = 0
@@ -66,22 +66,21 @@ class Daemon:
         self._reader = reader
         self._writer = writer
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._refused: Counter[str] = Counter()
         self._num_bytes_down = 0
-        self._rules = RecordRules(
-            run_id=options.run_id,
-            max_ahead_s=2 * options.round_ms / 1000,
-            roster=_to_roster(options.roster),
-            now_s=time.time,
-        )
+        self._down = rate_of(options.download_bytes_per_s)
+        parallel = num_streams(self._down, options.min_bytes_per_s, MAX_REQUESTS)
+        self._downloads = asyncio.Semaphore(parallel)
+        self._dht = DhtDesk(options)
         self._server = ObjectServer(
             run_id=options.run_id,
             max_streams=options.max_uploads,
             max_streams_per_peer=options.max_uploads_per_peer,
             min_bytes_per_s=options.min_bytes_per_s,
+            rate=rate_of(options.upload_bytes_per_s),
+            folders=tuple(map(Path, options.folders)),
         )
         self._host: Libp2p
-        self._seeds: SeedKeeper
+        self._finding: Finding
 
     async def run(self, request_id: int, sockets: Path) -> int:
         """Start the host, answer the node's first request and then all others.
@@ -96,10 +95,11 @@ class Daemon:
         Raises:
             OSError: p2pd does not start.
         """
-        self._host = await Libp2p.start(self._options, sockets, self._may_store)
-        file = Path(self._options.folder) / "good-peers.json"
-        self._seeds = SeedKeeper(self._host, self._options.seeds, file)
+        self._host = await Libp2p.start(self._options, sockets, self._dht.may_store)
+        self._dht.host = self._host
+        self._finding = Finding(self._host, self._options)
         try:
+            await self._finding.serve()
             await self._host.serve_streams(PROTOCOL_NAME, self._serve_stream)
             await self._send(request_id, await self._status())
             return await self._until_end()
@@ -107,7 +107,8 @@ class Daemon:
             await self._host.stop()
 
     async def _until_end(self) -> int:
-        background = [asyncio.create_task(self._seeds.run()), asyncio.create_task(self._refresh())]
+        works = self._finding.run(), self._dht.refresh_for_ever()
+        background = [asyncio.create_task(work) for work in works]
         try:
             return await self._until_either_ends()
         finally:
@@ -171,23 +172,32 @@ class Daemon:
                 await self._host.addresses()
             case messages.AskStatus():
                 return await self._status()
-            case messages.DhtPut():
-                await self._put(request)
-            case messages.DhtGet():
-                return await self._get(request.key)
+            case messages.DhtPut() | messages.DhtGet() | messages.DhtGive() | messages.AskPeers():
+                return await self._dht.do(request)
             case messages.Connect():
                 await self._connect(request.addresses)
-            case messages.Serve():
-                self._server.add(request.object_id, Path(request.path), request.num_bytes)
-            case messages.Withdraw():
-                self._server.remove(request.object_id)
+            case messages.Serve() | messages.Withdraw() | messages.AllowUploads():
+                self._instruct(request)
             case messages.Fetch():
                 await self._fetch(request_id, request)
             case messages.AskSize():
                 return await self._ask_size(request)
+            case messages.AddSeeds() | messages.ProbeSeed() | messages.AskReach():
+                return await self._finding.do(request)
             case Start():
                 raise ValueError("the process has been told before what to be")
         return messages.Done()
+
+    def _instruct(
+        self, request: messages.Serve | messages.Withdraw | messages.AllowUploads
+    ) -> None:
+        match request:
+            case messages.Serve():
+                self._server.add(request.object_id, Path(request.path), request.num_bytes)
+            case messages.Withdraw():
+                self._server.remove(request.object_id)
+            case messages.AllowUploads():
+                self._server.gives_bulk = request.allowed
 
     async def _status(self) -> messages.Status:
         connected = await self._host.connected()
@@ -199,43 +209,19 @@ class Daemon:
             connected=connected[:MAX_SHOWN_PEERS],
             num_connected=len(connected),
             routing_table_size=self._host.routing_table_size,
-            seeds=tuple(f"{text}: {line}" for text, line in self._seeds.lines.items()),
-            last_error=self._seeds.trouble,
+            seeds=self._finding.lines,
+            last_error=self._finding.trouble,
             num_served=self._server.num_objects,
             num_bytes_up=self._server.num_bytes_up,
             num_bytes_down=self._num_bytes_down,
-            refused=dict(self._refused),
+            refused=dict(self._dht.refused),
         )
-
-    def _may_store(self, place: bytes, value: bytes, expires_at_s: float) -> bool:
-        try:
-            self._rules.check(place, value, expires_at_s)
-        except RemoteProtocolError as error:
-            self._refused[error.code] += 1
-            level = logging.WARNING if error.code == ErrorCode.E_EQUIVOCATION else logging.DEBUG
-            _log.log(level, "record refused: %s", error)
-            return False
-        return True
-
-    async def _put(self, request: messages.DhtPut) -> None:
-        self._rules.check(location(request.key), request.value, request.expires_at_s)
-        async with asyncio.timeout(_DHT_TIMEOUT_S):
-            taken = await self._host.put(request.key, request.value, request.expires_at_s)
-        if not taken:
-            raise PeerUnavailableError("no DHT node has taken the record", request.key.hex())
-
-    async def _get(self, key: bytes) -> messages.Found:
-        async with asyncio.timeout(_DHT_TIMEOUT_S):
-            found = await self._host.get(key)
-        if found is None:
-            return messages.Found()
-        return messages.Found(value=found.value, expires_at_s=int(found.expires_at_s))
 
     async def _connect(self, texts: tuple[str, ...]) -> None:
         libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
         await self._host.dial(libp2p_id, addresses)
         if await self._host.join(libp2p_id):
-            self._seeds.note_good(addresses[0])
+            self._finding.note_good(addresses[0])
 
     async def _fetch(self, request_id: int, request: messages.Fetch) -> None:
         wanted = ObjectRequest(
@@ -246,10 +232,17 @@ class Daemon:
         )
         if wanted.num_bytes < 1:
             raise ValueError(f"offset {request.offset} of {request.num_bytes} bytes")
-        async with self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace):
+        is_small = request.num_bytes <= CONTROL_OBJECT_BYTES
+        slot = contextlib.nullcontext() if is_small else self._downloads
+        async with (
+            slot,
+            self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace),
+        ):
             async for data in receive(reader, writer, wanted, request.num_bytes, pace):
                 self._num_bytes_down += len(data)
                 await frames.write_frame(self._writer, Frame(FrameKind.CHUNK, request_id, data))
+                if self._down is not None:
+                    await wait_for(self._down, "control" if is_small else "bulk", len(data))
 
     async def _ask_size(self, request: messages.AskSize) -> messages.Size:
         async with self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace):
@@ -265,7 +258,7 @@ class Daemon:
         limits = Limits(timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s)
         pace = Pace(limits, time.monotonic)
         await self._host.dial(libp2p_id, addresses)
-        self._seeds.note_good(addresses[0])
+        self._finding.note_good(addresses[0])
         reader, writer = await self._host.open_stream(libp2p_id, PROTOCOL_NAME)
         try:
             yield reader, writer, pace
@@ -279,16 +272,3 @@ class Daemon:
             await self._server.answer(peer, reader, writer)
         except (StorageUnavailableError, OSError) as error:
             _log.debug("stream of %s: %s", peer, error)
-
-    async def _refresh(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_S)
-            try:
-                async with asyncio.timeout(_DHT_TIMEOUT_S):
-                    await self._host.refresh()
-            except OSError as error:
-                _log.debug("refreshing the routing table: %s", error)
-
-
-def _to_roster(keys: tuple[str, ...]) -> frozenset[PeerId] | None:
-    return frozenset(PeerId(bytes.fromhex(key)) for key in keys) or None

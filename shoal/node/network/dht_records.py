@@ -2,7 +2,8 @@
 
 A value is an announcement (`protocol.announcement`) or a signed statement (`signed_records`), at
 most 1 KiB. Its key is SHA-256 over the domain, run id, peer key and kind, so a key has one writer
-and a peer at most three keys. The DHT works with the SHA-1 of the key, the location.
+and a peer at most four keys: its two types of announcements do not push each other out. The DHT
+works with the SHA-1 of the key, the location.
 
 Rules in their order, cheapest first; the first that fails gives the code:
 
@@ -24,6 +25,7 @@ readers compare rounds. The same bytes may come again with another expiry.
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -32,21 +34,26 @@ from shoal.node.network import signed_records
 from shoal.node.network.signed_records import MAX_RECORD_BYTES, SignedKind
 from shoal.protocol import strict_json
 from shoal.protocol.announcement import KIND as ANNOUNCEMENT_KIND
+from shoal.protocol.announcement import AnnouncementType
 from shoal.protocol.envelope import MAGIC as ENVELOPE_MAGIC
 from shoal.protocol.envelope import MessageKind, open_envelope, verify_signatures
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.identity import KEY_BYTES, PeerId, parse_peer_key
-from shoal.protocol.json_fields import take_hex, take_int
+from shoal.protocol.json_fields import take_hex, take_int, take_text
 from shoal.protocol.signing import DIGEST_BYTES
 from shoal.protocol.strict_json import INT_LIMIT
 
 PEER_KIND: Final = SignedKind.PEER.domain
 POINTER_KIND: Final = SignedKind.POINTER.domain
-KINDS: Final = (ANNOUNCEMENT_KIND, PEER_KIND, POINTER_KIND)
+ATTENDING_KIND: Final = f"{ANNOUNCEMENT_KIND}/{AnnouncementType.ATTENDING}"
+PUBLISHED_KIND: Final = f"{ANNOUNCEMENT_KIND}/{AnnouncementType.PUBLISHED}"
+KINDS: Final = (ATTENDING_KIND, PUBLISHED_KIND, PEER_KIND, POINTER_KIND)
 MAX_PEERS: Final = 4096
 MAX_EVIDENCE: Final = 64
 
 _KEY_DOMAIN: Final = b"shoal/dht-key/1\0"
+_ANNOUNCEMENT_KEYS: Final = {"run", "peer", "sequence", "type"}
+_TYPES: Final = re.compile("|".join(AnnouncementType))
 _BIN_8: Final = 0xC4
 _BIN_16: Final = 0xC5
 
@@ -112,6 +119,7 @@ class Equivocation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Known:
+    peer: PeerId
     sequence: int
     body: bytes
     value: bytes
@@ -153,13 +161,13 @@ def _read_announcement(value: bytes | memoryview) -> DhtRecord:
         value, MessageKind.ANNOUNCEMENT, max_bytes=MAX_RECORD_BYTES, max_signatures=1
     )
     fields = strict_json.load(envelope.body, MAX_RECORD_BYTES)
-    if fields.get("kind") != ANNOUNCEMENT_KIND or not fields.keys() >= {"run", "peer", "sequence"}:
+    if fields.get("kind") != ANNOUNCEMENT_KIND or not fields.keys() >= _ANNOUNCEMENT_KEYS:
         raise RemoteProtocolError(ErrorCode.E_JSON, "not an announcement")
     peer = parse_peer_key(take_hex(fields, "peer", KEY_BYTES))
     if envelope.signatures[0].key != peer.key:
         raise RemoteProtocolError(ErrorCode.E_SIG, "signed by another key than the peer's")
     return DhtRecord(
-        kind=ANNOUNCEMENT_KIND,
+        kind=f"{ANNOUNCEMENT_KIND}/{take_text(fields, 'type', _TYPES)}",
         run_id=take_hex(fields, "run", DIGEST_BYTES),
         peer=peer,
         sequence=take_int(fields, "sequence", 0, INT_LIMIT - 1),
@@ -226,6 +234,13 @@ class RecordRules:
         self._remember(place, record, value, known)
         return record
 
+    def peers(self) -> tuple[PeerId, ...]:
+        """Whose records passed lately, the latest first; in an open run these are the peers."""
+        now_s = self._now_s()
+        alive = [one for one in self._known.values() if one.forget_at_s > now_s]
+        alive.sort(key=lambda one: one.forget_at_s, reverse=True)
+        return tuple(dict.fromkeys(one.peer for one in alive))
+
     def _check_place(self, record: DhtRecord, place: bytes) -> None:
         if record.run_id != self._run_id:
             raise RemoteProtocolError(ErrorCode.E_RUN, f"run {record.run_id.hex()}")
@@ -254,7 +269,11 @@ class RecordRules:
         # Whatever is valid now has expired by then, so nothing older can come back.
         forget_at_s = self._now_s() + self._max_ahead_s
         self._known[place] = _Known(
-            sequence=record.sequence, body=record.body, value=value, forget_at_s=forget_at_s
+            peer=record.peer,
+            sequence=record.sequence,
+            body=record.body,
+            value=value,
+            forget_at_s=forget_at_s,
         )
 
     def _make_room(self) -> None:

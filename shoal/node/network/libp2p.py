@@ -145,7 +145,8 @@ class Libp2p:
             OSError: p2pd does not answer.
         """
         async with asyncio.timeout(PING_TIMEOUT_S):
-            found = await self._p2p.get_visible_maddrs(latest=True)
+            # Not `get_visible_maddrs`: it takes a host that listens nowhere for a fault.
+            _, found = await self._p2p._client.identify()  # noqa: SLF001
         return tuple(str(one).split("/p2p/", maxsplit=1)[0] for one in found)
 
     async def p2pd_ended(self) -> int:
@@ -160,6 +161,24 @@ class Libp2p:
         """The libp2p ids of the peers with a connection."""
         async with asyncio.timeout(PING_TIMEOUT_S):
             return tuple(str(one.peer_id) for one in await self._p2p.list_peers())
+
+    async def observed(self, libp2p_id: str) -> tuple[str, ...]:
+        """The addresses that a peer's connections come from; none: it has no connection."""
+        async with asyncio.timeout(PING_TIMEOUT_S):
+            peers = await self._p2p.list_peers()
+        return tuple(str(at) for one in peers if str(one.peer_id) == libp2p_id for at in one.addrs)
+
+    async def disconnect(self, libp2p_id: str) -> None:
+        """Close the connections to a peer.
+
+        Raises:
+            OSError: p2pd does not answer.
+        """
+        try:
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await self._p2p._client.disconnect(PeerID.from_base58(libp2p_id))  # noqa: SLF001
+        except (ControlFailure, ValueError) as error:
+            raise OSError(f"{libp2p_id} cannot be disconnected: {error}") from error
 
     @property
     def routing_table_size(self) -> int:
@@ -213,6 +232,24 @@ class Libp2p:
             Whether anybody has taken it.
         """
         return bool(await self._node.store(key, value, float(expires_at_s)))
+
+    async def give(self, libp2p_id: str, key: bytes, value: bytes, expires_at_s: float) -> bool:
+        """Store a record at one peer.
+
+        Args:
+            libp2p_id: The peer, connected.
+            key: The key.
+            value: The record.
+            expires_at_s: Unix seconds; later than that of the record it replaces.
+
+        Returns:
+            Whether it has taken it.
+        """
+        node, packed = self._node, self._node.protocol.serializer.dumps(value)
+        taken = await node.protocol.call_store(
+            PeerID.from_base58(libp2p_id), [DHTID.generate(key)], [packed], [float(expires_at_s)]
+        )
+        return bool(taken and taken[0])
 
     async def get(self, key: bytes) -> FoundRecord | None:
         """Find the record of a key that expires last.
@@ -277,6 +314,53 @@ class Libp2p:
         """Close all connections and end p2pd."""
         self._node.is_alive = False
         await self._p2p.shutdown()
+
+
+async def dial_alone(libp2p_id: str, addresses: tuple[Address, ...]) -> None:
+    """Dial a peer from a host that is made for this, has no connection and does not listen.
+
+    Args:
+        libp2p_id: Who must answer.
+        addresses: Where.
+
+    Raises:
+        OSError: Nobody with this id answers there.
+    """
+    try:
+        p2p = await P2P.create(
+            host_maddrs=None,
+            no_listen=True,
+            dht_mode="client",
+            auto_nat=False,
+            use_relay=False,
+            nat_port_map=False,
+            startup_timeout=START_TIMEOUT_S,
+        )
+    except (P2PDaemonError, ControlFailure) as error:
+        raise OSError(f"p2pd did not start: {error}") from error
+    try:
+        places = [Multiaddr(one.place) for one in addresses]
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            await p2p._client.connect(PeerID.from_base58(libp2p_id), places)  # noqa: SLF001
+    except (ControlFailure, ValueError) as error:
+        raise OSError(f"{libp2p_id} cannot be dialled: {error}") from error
+    finally:
+        await p2p.shutdown()
+
+
+def make_identity(folder: Path) -> str:
+    """Make the identity of the process with this folder, unless it has one.
+
+    Args:
+        folder: The process's folder.
+
+    Returns:
+        The libp2p id.
+
+    Raises:
+        OSError: It cannot be read or written.
+    """
+    return str(PeerID.from_identity(_identity_file(folder).read_bytes()))
 
 
 def _identity_file(folder: Path) -> Path:

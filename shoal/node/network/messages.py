@@ -34,6 +34,11 @@ class Start:
     listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
     announce: tuple[str, ...] = ()
     seeds: tuple[str, ...] = ()
+    """Of this node's own settings."""
+    run_seeds: tuple[str, ...] = ()
+    """Of the run's manifest."""
+    dns_server: str = ""
+    """address:port of what answers for /dnsaddr/ seeds; empty: the system's DNS servers."""
     client_mode: bool = False
     use_relay: bool = False
     map_port: bool = False
@@ -41,9 +46,14 @@ class Start:
     """Whether addresses that are not public may be dialled: for runs on one machine or network."""
     roster: tuple[str, ...] = ()
     """Keys that may publish records, hex; empty: anyone."""
+    folders: tuple[str, ...] = ()
+    """Their files are served too, by the id that is the file's name (hex, perhaps with a "+")."""
     max_uploads: int = 16
     max_uploads_per_peer: int = 2
     min_bytes_per_s: int = 16 * 1024
+    upload_bytes_per_s: int = 0
+    """This process's part of the node's cap; 0: no cap."""
+    download_bytes_per_s: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +83,21 @@ class DhtGet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DhtGive:
+    """Store a record at one peer, wherever it belongs. Answered by `Done`."""
+
+    addresses: tuple[str, ...]
+    key: bytes
+    value: bytes
+    expires_at_s: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskPeers:
+    """Whose records have passed here lately? Answered by `Peers`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Connect:
     """Dial a peer. Answered by `Done`."""
 
@@ -93,6 +118,13 @@ class Withdraw:
     """Serve an object no longer; idempotent. Answered by `Done`."""
 
     object_id: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllowUploads:
+    """Whether large objects are given away; small ones always are. Answered by `Done`."""
+
+    allowed: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +149,31 @@ class AskSize:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AddSeeds:
+    """Peers that a source names from now on, instead of earlier ones. Answered by `Done`."""
+
+    source: str
+    """A `SeedSource`."""
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeSeed:
+    """Try one seed step by step. Answered by `Probed`."""
+
+    source: str
+    address: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskReach:
+    """Ask connected peers to dial this one. Answered by `Reach`."""
+
+    timeout_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
     """It is done."""
 
@@ -130,10 +187,45 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Peers:
+    """Public keys of 32 bytes each, one after the other, at most `MAX_KNOWN_PEERS`."""
+
+    keys: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     """Length of an object."""
 
     num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """How far a seed was reached."""
+
+    took_ms: dict[str, int]
+    """By step, those that succeeded: tcp, handshake, dht, run."""
+    failed_step: str = ""
+    """The step that did not succeed; empty: none."""
+    detail: str = ""
+    """Why it did not."""
+    was_connected: bool = False
+    """There was a connection before: the handshake was not made anew."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reach:
+    """What other peers say about how this one is reached."""
+
+    status: str
+    """reached, not-reached, nobody (could say), or unasked (nothing listens here)."""
+    observed: str = ""
+    """Where others see this peer, as /ip4/ADDRESS; empty: not known."""
+    ports: tuple[str, ...] = ()
+    """What was tried, as tcp/PORT or quic/PORT."""
+    answers: tuple[str, ...] = ()
+    """One per peer that was asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,9 +261,24 @@ class Status:
 
 
 Request: TypeAlias = (
-    Start | Ping | AskStatus | DhtPut | DhtGet | Connect | Serve | Withdraw | Fetch | AskSize
+    Start
+    | Ping
+    | AskStatus
+    | DhtPut
+    | DhtGet
+    | DhtGive
+    | AskPeers
+    | Connect
+    | Serve
+    | Withdraw
+    | AllowUploads
+    | Fetch
+    | AskSize
+    | AddSeeds
+    | ProbeSeed
+    | AskReach
 )
-Answer: TypeAlias = Done | Found | Size | Status | Failed
+Answer: TypeAlias = Done | Found | Peers | Size | Status | Probed | Reach | Failed
 Message: TypeAlias = Request | Answer
 
 REQUESTS: Final = (
@@ -180,10 +287,16 @@ REQUESTS: Final = (
     AskStatus,
     DhtPut,
     DhtGet,
+    DhtGive,
+    AskPeers,
     Connect,
     Serve,
     Withdraw,
+    AllowUploads,
     Fetch,
     AskSize,
+    AddSeeds,
+    ProbeSeed,
+    AskReach,
 )
-ANSWERS: Final = (Done, Found, Size, Status, Failed)
+ANSWERS: Final = (Done, Found, Peers, Size, Status, Probed, Reach, Failed)

@@ -21,6 +21,7 @@ from shoal.node.network.client import NetworkClient
 from shoal.node.network.downloads import Source
 from shoal.node.network.errors import WrongBytesError
 from shoal.node.network.kept_objects import KeptObject
+from shoal.storage.allowance import check_quota
 from shoal.storage.errors import (
     AccessDeniedError,
     InvalidKeyError,
@@ -53,6 +54,8 @@ class P2PStore:
         find_sources: Says whom to ask.
         timeout_s: For one `get` or `head`.
         named_by_hash: Whether ids are the SHA-256 of the bytes; if not, callers check the bytes.
+        keep_serving: Whether what was fetched is kept and served.
+        find_more: Says whom to ask when those do not give it.
     """
 
     def __init__(
@@ -62,9 +65,12 @@ class P2PStore:
         *,
         timeout_s: float = 60.0,
         named_by_hash: bool = True,
+        keep_serving: bool = True,
+        find_more: FindSources | None = None,
     ) -> None:
         self._network = network
-        self._find_sources = find_sources
+        self._finders = (find_sources,) if find_more is None else (find_sources, find_more)
+        self._keep_serving = keep_serving
         self._timeout_s = timeout_s
         self._named_by_hash = named_by_hash
         self._put_at_s: dict[str, float] = {}
@@ -81,10 +87,12 @@ class P2PStore:
             ObjectExistsError: It is here already and `overwrite` is false.
             InvalidKeyError: The key has no id.
             WrongBytesError: The id is not the hash of the bytes.
+            QuotaReachedError: This node's own quota is used up.
             StorageFullError: Larger than what may be kept.
             StorageUnavailableError: The network process is not there.
         """
         object_id = object_id_of(key)
+        check_quota("up", key)
         if self._network.kept(object_id) is not None and not overwrite:
             raise ObjectExistsError(f"object {key!r} exists, a create-once write was asked", key)
         if self._named_by_hash and hashlib.sha256(data).digest() != object_id:
@@ -113,29 +121,18 @@ class P2PStore:
             InvalidKeyError: The key has no id.
             AccessDeniedError: A range of an object that is not here.
             WrongBytesError: The sources sent other bytes.
+            QuotaReachedError: This node's own quota is used up.
             StorageUnavailableError: The sources do not answer.
             ValueError: A number is negative.
         """
-        object_id = object_id_of(key)
-        kept = self._network.kept(object_id)
-        total_bytes = kept.num_bytes if kept else await self._size(key, object_id)
+        kept = self._network.kept(object_id_of(key))
+        if kept is None:
+            return await self._get_from_peers(key, max_bytes, start, length)
         num_bytes = range_num_bytes(
-            key, total_bytes, max_bytes=max_bytes, start=start, length=length
+            key, kept.num_bytes, max_bytes=max_bytes, start=start, length=length
         )
-        if kept is not None:
-            note_moved(num_bytes)
-            return await asyncio.to_thread(_read, kept, start, num_bytes)
-        if num_bytes != total_bytes:
-            raise AccessDeniedError(f"object {key!r} is not here: only the whole of it", key)
-        data = await self._network.fetch(
-            object_id,
-            await self._find_sources(object_id),
-            num_bytes=total_bytes,
-            timeout_s=self._timeout_s,
-            named_by_hash=self._named_by_hash,
-        )
-        self._put_at_s[key] = time.time()
-        return data
+        note_moved(num_bytes)
+        return await asyncio.to_thread(_read, kept, start, num_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
         """Look at an object without reading it.
@@ -153,7 +150,7 @@ class P2PStore:
         """
         object_id = object_id_of(key)
         kept = self._network.kept(object_id)
-        num_bytes = kept.num_bytes if kept else await self._size(key, object_id)
+        num_bytes = kept.num_bytes if kept else await self._size(key)
         at_s = self._put_at_s.get(key, time.time())
         return ObjectInfo(key=key, num_bytes=num_bytes, modified_at_s=at_s)
 
@@ -195,10 +192,55 @@ class P2PStore:
         self._put_at_s.pop(key, None)
         await self._network.withdraw(object_id)
 
-    async def _size(self, key: str, object_id: bytes) -> int:
+    async def _get_from_peers(
+        self, key: str, max_bytes: int, start: int, length: int | None
+    ) -> bytes:
+        """Get the whole from those who are asked first, or else from the others."""
+        for find in self._finders:
+            try:
+                return await self._fetch(key, find, max_bytes, start, length)
+            except (ObjectNotFoundError, StorageUnavailableError):
+                if find is self._finders[-1]:
+                    raise
+        raise ObjectNotFoundError(f"nobody was asked for {key!r}", key)
+
+    async def _fetch(
+        self, key: str, find: FindSources, max_bytes: int, start: int, length: int | None
+    ) -> bytes:
+        object_id = object_id_of(key)
+        total_bytes = await self._size_at(key, find)
+        num_bytes = range_num_bytes(
+            key, total_bytes, max_bytes=max_bytes, start=start, length=length
+        )
+        if num_bytes != total_bytes:
+            raise AccessDeniedError(f"object {key!r} is not here: only the whole of it", key)
+        check_quota("down", key)
+        data = await self._network.fetch(
+            object_id,
+            await find(object_id),
+            num_bytes=total_bytes,
+            timeout_s=self._timeout_s + self._network.queue_s(total_bytes),
+            named_by_hash=self._named_by_hash,
+            keep_serving=self._keep_serving,
+        )
+        if self._keep_serving:
+            self._put_at_s[key] = time.time()
+        return data
+
+    async def _size(self, key: str) -> int:
+        for find in self._finders:
+            try:
+                return await self._size_at(key, find)
+            except (ObjectNotFoundError, StorageUnavailableError):
+                if find is self._finders[-1]:
+                    raise
+        raise ObjectNotFoundError(f"nobody was asked for {key!r}", key)
+
+    async def _size_at(self, key: str, find: FindSources) -> int:
         """Ask one after the other; "not found" only if nobody who may have it is away."""
         away: StorageUnavailableError | None = None
-        for source in await self._find_sources(object_id):
+        object_id = object_id_of(key)
+        for source in await find(object_id):
             try:
                 return await self._network.ask_size(object_id, source, self._timeout_s)
             except ObjectNotFoundError:

@@ -38,6 +38,9 @@ class Publisher:
         put: Stores a record.
         get_status: Asks the process how it can be reached.
         now_s: Unix seconds.
+
+    Attributes:
+        own: The peer record published last; None before, and where nobody can reach this peer.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Publisher:
         self._now_s = now_s
         self._records: dict[bytes, DhtPut] = {}
         self._last_sequence = 0
+        self.own: DhtPut | None = None
         self._last_expiries_s: dict[bytes, int] = {}
         self._restarted = asyncio.Event()
 
@@ -123,8 +127,9 @@ class Publisher:
 
     async def _publish_all(self, status: Status) -> None:
         own = self._peer_record(status)
-        if own is not None:
-            await self._put(self.to_put(own))
+        self.own = None if own is None else self.to_put(own)
+        if self.own is not None:
+            await self._put(self.own)
         now_s = self._now_s()
         self._records = {key: one for key, one in self._records.items() if one.expires_at_s > now_s}
         for request in tuple(self._records.values()):

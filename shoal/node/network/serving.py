@@ -1,12 +1,14 @@
 """The objects that this peer gives away, and the streams over which it does.
 
-Guarantees: only registered objects of this run are read, by the file and length they were
-registered with; the number of streams is bounded in all and per peer; a peer that does not take
-what it asked for loses its stream. Does not know what the objects are.
+Guarantees: only objects of this run are read: those that were registered, by the file and length
+they were registered with, and the plain files of a few folders that are named by an id; the number
+of streams is bounded in all and per peer; a peer that does not take what it asked for loses its
+stream. Does not know what the objects are.
 """
 
 import asyncio
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from shoal.node.network.errors import PeerUnavailableError
+from shoal.node.network.link_share import num_streams
+from shoal.node.network.object_ids import ANY_MANIFEST_ID, clock_id
 from shoal.node.network.streams import (
     CHUNK_BYTES,
     REQUEST_BYTES,
@@ -30,7 +34,11 @@ from shoal.node.network.streams import (
     parse_request,
     read_exactly,
 )
+from shoal.storage.allowance import wait_for
+from shoal.storage.pacing import Kind, RateLimit
 
+CONTROL_OBJECT_BYTES: Final = 64 * 1024
+"""Objects up to this length are records and announcements: they go before payloads."""
 MAX_WAITING: Final = 64
 """Streams that may be open without having been given a slot."""
 _REQUEST_LIMITS: Final = Limits(timeout_s=10.0, min_bytes_per_s=0.0)
@@ -54,9 +62,12 @@ class ObjectServer:
         max_streams: Most transfers at one time.
         max_streams_per_peer: The same, to one peer.
         min_bytes_per_s: Slower takers are given up.
+        rate: The cap on all of them together; None: none.
+        folders: Files in them that are named by an id (hex, perhaps with a plus sign) are served.
 
     Attributes:
         num_bytes_up: Bytes of objects sent so far.
+        gives_bulk: Whether objects larger than a record are given away.
     """
 
     def __init__(
@@ -66,15 +77,22 @@ class ObjectServer:
         max_streams: int,
         max_streams_per_peer: int,
         min_bytes_per_s: float,
+        rate: RateLimit | None = None,
+        folders: tuple[Path, ...] = (),
     ) -> None:
         self._run_id = run_id
-        self._max_streams = max_streams
+        self._clock_id = clock_id(run_id)
+        self._folders = folders
+        self._rate = rate
+        # Below the least rate each, the takers would give up.
+        self._max_streams = min(max_streams, num_streams(rate, min_bytes_per_s, max_streams))
         self._max_streams_per_peer = max_streams_per_peer
         self._limits = Limits(timeout_s=_DAY_S, min_bytes_per_s=min_bytes_per_s)
         self._objects: dict[bytes, ServedObject] = {}
         self._busy: Counter[str] = Counter()
         self._num_open = 0
         self.num_bytes_up = 0
+        self.gives_bulk = True
 
     @property
     def num_objects(self) -> int:
@@ -126,29 +144,46 @@ class ObjectServer:
             self._num_open -= 1
 
     async def _answer(self, wanted: ObjectRequest | None, writer: Writer, *, free: bool) -> None:
-        served = None if wanted is None else self._objects.get(wanted.object_id)
+        served = None if wanted is None else await asyncio.to_thread(self._find, wanted.object_id)
         status = self._judge(wanted, served, free=free)
         total_bytes = served.num_bytes if served and status is StreamStatus.OK else 0
         pace = Pace(self._limits, time.monotonic)
         writer.write(pack_answer(status, total_bytes))
         await pace.wait(writer.drain)
         if wanted is not None and served is not None and status is StreamStatus.OK:
-            await self._send(served.path, wanted, writer, pace)
+            is_small = served.num_bytes <= CONTROL_OBJECT_BYTES
+            kind: Kind = "control" if is_small else "bulk"
+            await self._send(served.path, wanted, writer, pace, kind)
+
+    def _find(self, object_id: bytes) -> ServedObject | None:
+        if object_id == self._clock_id:
+            # Only its length is ever asked for.
+            return ServedObject(Path(os.devnull), int(time.time() * 1000))
+        served = self._objects.get(object_id)
+        if served is not None:
+            return served
+        names = (object_id.hex(), object_id.hex() + "+")
+        paths = (folder / name for folder in self._folders for name in names)
+        return next((found for found in map(_plain_file, paths) if found is not None), None)
 
     def _judge(
         self, wanted: ObjectRequest | None, served: ServedObject | None, *, free: bool
     ) -> StreamStatus:
         if wanted is None:
             return StreamStatus.BAD_REQUEST
-        if wanted.run_id != self._run_id:
+        if wanted.run_id != self._run_id and wanted.object_id != ANY_MANIFEST_ID:
             return StreamStatus.OTHER_RUN
         if served is None:
             return StreamStatus.NOT_FOUND
         if wanted.offset + wanted.num_bytes > served.num_bytes:
             return StreamStatus.BAD_REQUEST
+        if served.num_bytes > CONTROL_OBJECT_BYTES and wanted.num_bytes and not self.gives_bulk:
+            return StreamStatus.BUSY
         return StreamStatus.OK if free else StreamStatus.BUSY
 
-    async def _send(self, path: Path, wanted: ObjectRequest, writer: Writer, pace: Pace) -> None:
+    async def _send(
+        self, path: Path, wanted: ObjectRequest, writer: Writer, pace: Pace, kind: Kind
+    ) -> None:
         at, end = wanted.offset, wanted.offset + wanted.num_bytes
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -156,13 +191,22 @@ class ObjectServer:
                 num_bytes = min(end - at, CHUNK_BYTES)
                 head, data = await asyncio.to_thread(_read_chunk, descriptor, num_bytes, at)
                 writer.write(head)
-                writer.write(data)
-                await pace.wait(writer.drain)
+                for part in self._parts(data):
+                    if self._rate is not None:
+                        await wait_for(self._rate, kind, len(part))
+                    writer.write(part)
+                    await pace.wait(writer.drain)
                 pace.moved(len(data))
                 self.num_bytes_up += len(data)
                 at += len(data)
         finally:
             os.close(descriptor)
+
+    def _parts(self, data: bytes) -> Iterator[bytes]:
+        """A chunk at once, or in pieces that shape the link."""
+        size = len(data) if self._rate is None else self._rate.block_bytes
+        for start in range(0, len(data), size):
+            yield data[start : start + size]
 
     @contextmanager
     def _slot(self, peer: str) -> Iterator[bool]:
@@ -175,6 +219,14 @@ class ObjectServer:
         finally:
             self._busy[peer] -= free
             self._busy += Counter()  # drops the zeros
+
+
+def _plain_file(path: Path) -> ServedObject | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return ServedObject(path, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
 def _read_chunk(descriptor: int, num_bytes: int, at: int) -> tuple[bytes, bytes]:

@@ -7,7 +7,7 @@ JSON with exactly these keys:
     peer record     kind "shoal/peer-record/1", run, peer, sequence, expires_at (unix seconds),
                     libp2p (its libp2p id), addresses (1 to 8 multiaddrs)
     record pointer  kind "shoal/record-pointer/1", run, peer, sequence, expires_at, round,
-                    record (id, 64 hex digits)
+                    record (SHA-256 of the record's bytes, 64 hex digits), num_bytes (their number)
 
 At most 1 KiB. The peer record is what binds a libp2p id, which is of another kind of key, to a
 peer's own key. A pointer says that a round was closed; it proves nothing, the round's record does.
@@ -60,6 +60,12 @@ _DOMAINS: Final = {
 }
 
 
+_OWN_KEYS: Final = {
+    SignedKind.PEER: frozenset(("libp2p", "addresses")),
+    SignedKind.POINTER: frozenset(("round", "record", "num_bytes")),
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerRecord:
     """Where a peer can be dialled."""
@@ -81,7 +87,9 @@ class RecordPointer:
     sequence: int
     expires_at_s: int
     round_id: int
-    record_id: bytes
+    record_sha256: bytes
+    """Of the record's bytes as this peer serves them."""
+    num_bytes: int
 
 
 Statement: TypeAlias = PeerRecord | RecordPointer
@@ -181,12 +189,16 @@ def _to_fields(kind: SignedKind, statement: Statement) -> dict[str, object]:
     }
     if isinstance(statement, PeerRecord):
         return {**fields, "libp2p": statement.libp2p_id, "addresses": statement.addresses}
-    return {**fields, "round": statement.round_id, "record": statement.record_id.hex()}
+    return {
+        **fields,
+        "round": statement.round_id,
+        "record": statement.record_sha256.hex(),
+        "num_bytes": statement.num_bytes,
+    }
 
 
 def _from_fields(kind: SignedKind, fields: dict[str, JsonValue]) -> Statement:
-    own = ("libp2p", "addresses") if kind is SignedKind.PEER else ("round", "record")
-    check_keys(fields, _COMMON_KEYS.union(own))
+    check_keys(fields, _COMMON_KEYS.union(_OWN_KEYS[kind]))
     take_text(fields, "kind", re.compile(re.escape(kind.domain)))
     run_id, peer_key = take_hex(fields, "run", DIGEST_BYTES), take_hex(fields, "peer", KEY_BYTES)
     sequence = take_int(fields, "sequence", 0, INT_LIMIT - 1)
@@ -206,7 +218,8 @@ def _from_fields(kind: SignedKind, fields: dict[str, JsonValue]) -> Statement:
         sequence=sequence,
         expires_at_s=expires_at_s,
         round_id=take_int(fields, "round", 1, INT_LIMIT - 1),
-        record_id=take_hex(fields, "record", DIGEST_BYTES),
+        record_sha256=take_hex(fields, "record", DIGEST_BYTES),
+        num_bytes=take_int(fields, "num_bytes", 1, INT_LIMIT - 1),
     )
 
 

@@ -20,9 +20,11 @@ from hypothesis.stateful import (
 
 from shoal.node.network import dht_records, signed_records
 from shoal.node.network.dht_records import (
+    ATTENDING_KIND,
     KINDS,
     PEER_KIND,
     POINTER_KIND,
+    PUBLISHED_KIND,
     RecordRules,
     location,
     read_record,
@@ -36,7 +38,6 @@ from shoal.node.network.signed_records import (
     SignedKind,
 )
 from shoal.protocol.announcement import (
-    KIND,
     Announcement,
     AnnouncementType,
     Where,
@@ -50,6 +51,7 @@ OTHER_RUN_ID = bytes(32)
 START_S = 1_800_000_000
 ROUND_S = 60
 AHEAD_S = 2 * ROUND_S
+ANNOUNCED = (ATTENDING_KIND, PUBLISHED_KIND)
 PEERS = tuple(from_seed(bytes([number]) * 32) for number in range(1, 4))
 LIBP2P_ID = "QmSW7TgokpiETjXFxzh9GbEJQeTDfJ5fWr24p7o2fGjdZK"
 
@@ -64,14 +66,17 @@ def make(
     variant: int = 0,
 ) -> bytes:
     """A record of any kind; the variant makes another body."""
-    if kind == KIND:
+    if kind in ANNOUNCED:
+        published = kind == PUBLISHED_KIND
         return build_announcement(
             who,
             Announcement(
                 run_id=run_id,
                 round_id=1 + variant,
                 peer_key=who.peer.key,
-                type=AnnouncementType.ATTENDING,
+                type=AnnouncementType.PUBLISHED if published else AnnouncementType.ATTENDING,
+                payload_id=bytes(32) if published else b"",
+                num_bytes=9 if published else 0,
                 sequence=sequence,
                 where=Where(provider="p2p"),
             ),
@@ -88,7 +93,7 @@ def make(
             who, PeerRecord(**common, libp2p_id=LIBP2P_ID, addresses=places)
         )
     return signed_records.build(
-        who, RecordPointer(**common, round_id=1 + variant, record_id=bytes(32))
+        who, RecordPointer(**common, round_id=1 + variant, record_sha256=bytes(32), num_bytes=7)
     )
 
 
@@ -132,7 +137,7 @@ class Made:
 
     @property
     def signed_expiry_s(self) -> int | None:
-        return None if self.kind == KIND else self.expires_at_s
+        return None if self.kind in ANNOUNCED else self.expires_at_s
 
 
 class RecordMachine(RuleBasedStateMachine):
@@ -164,7 +169,7 @@ class RecordMachine(RuleBasedStateMachine):
     def forge(self, first: Made, who: Identity) -> object:
         # The key of another peer in the place where the signer's is.
         head = len(b"SHOALDHT") + 4
-        if first.kind == KIND or who.peer == first.who.peer:
+        if first.kind in ANNOUNCED or who.peer == first.who.peer:
             return multiple()
         value = first.value[:head] + who.peer.key + first.value[head + 32 :]
         assert code_of(self.node, first.place, value, self.now_s + 1) == ErrorCode.E_SIG
@@ -247,14 +252,14 @@ def test_a_record_passes_and_may_come_again(kind: str) -> None:
 
 @pytest.mark.parametrize("expires_at_s", [math.inf, math.nan, START_S + AHEAD_S + 0.5])
 def test_an_expiry_too_far_ahead_or_no_number_is_refused(expires_at_s: float) -> None:
-    value = make(KIND, PEERS[0], 5, 0)
-    code = code_of(rules_at(), place_of(KIND, PEERS[0]), value, expires_at_s)
+    value = make(PUBLISHED_KIND, PEERS[0], 5, 0)
+    code = code_of(rules_at(), place_of(PUBLISHED_KIND, PEERS[0]), value, expires_at_s)
     assert code == ErrorCode.E_DHT_EXPIRY_FAR
 
 
 def test_an_expiry_of_exactly_two_rounds_passes() -> None:
-    value = make(KIND, PEERS[0], 5, 0)
-    assert code_of(rules_at(), place_of(KIND, PEERS[0]), value, START_S + AHEAD_S) == ""
+    value = make(PUBLISHED_KIND, PEERS[0], 5, 0)
+    assert code_of(rules_at(), place_of(PUBLISHED_KIND, PEERS[0]), value, START_S + AHEAD_S) == ""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -295,11 +300,19 @@ def test_a_full_table_takes_no_new_peer_until_others_are_over(
             )
             == ""
         )
-    newcomer = place_of(KIND, PEERS[1])
-    value = make(KIND, PEERS[1], 1, 0)
+    newcomer = place_of(PUBLISHED_KIND, PEERS[1])
+    value = make(PUBLISHED_KIND, PEERS[1], 1, 0)
     assert code_of(rules, newcomer, value, START_S + 9) == ErrorCode.E_PEER_UNKNOWN
     # Those that are known can go on.
-    assert code_of(rules, place_of(KIND, PEERS[0]), make(KIND, PEERS[0], 2, 0), START_S + 9) == ""
+    assert (
+        code_of(
+            rules,
+            place_of(PUBLISHED_KIND, PEERS[0]),
+            make(PUBLISHED_KIND, PEERS[0], 2, 0),
+            START_S + 9,
+        )
+        == ""
+    )
     now_s += AHEAD_S + 1
     assert code_of(rules, newcomer, value, now_s + 9) == ""
 
@@ -328,7 +341,7 @@ def test_what_readers_would_refuse_is_not_built() -> None:
             signed_records.build(
                 PEERS[0], PeerRecord(**common, libp2p_id=LIBP2P_ID, addresses=places)
             )
-    theirs = RecordPointer(**common, round_id=1, record_id=bytes(32))
+    theirs = RecordPointer(**common, round_id=1, record_sha256=bytes(32), num_bytes=7)
     with pytest.raises(LocalProtocolError, match="by the peer"):
         signed_records.build(PEERS[1], theirs)
 
