@@ -81,8 +81,9 @@ async def _expected(run: RunContext, gather: RoundGather, before: Attended) -> S
         return frozenset(gather.attending)
     prefix = run.keys.published_prefix(gather.round_id - 1)
     try:
-        page = await run.store.labelled(peer="run", kind="list").list(prefix)
-    except StorageError:
+        async with asyncio.timeout(run.limits.transfer_s):
+            page = await run.store.labelled(peer="run", kind="list").list(prefix)
+    except (StorageError, TimeoutError):
         # Not knowing who published late, the round waits for everybody who attends it.
         return frozenset(gather.attending)
     published = {key.rsplit("/", 1)[1] for key in page.keys}
@@ -121,17 +122,18 @@ async def _write_record(
     store = run.store.labelled(peer="validators", kind="record")
     key = run.keys.record(gather.round_id)
     try:
-        if gather.bad_record is not None:
-            # What was bad may have been replaced by now, also by a write of this validator's whose
-            # answer was lost: a good record is never removed.
-            if await gather.look_for_record() is not None:
-                return
-            await store.delete(key)
-        await store.put(key, raw)
+        # What was bad may have been replaced by now, also by a write of this validator's whose
+        # answer was lost: a good record is never removed.
+        if gather.bad_record is not None and await gather.look_for_record() is not None:
+            return
+        async with asyncio.timeout(run.limits.transfer_s):
+            if gather.bad_record is not None:
+                await store.delete(key)
+            await store.put(key, raw)
     except ObjectExistsError:
         logger.info("round %d: somebody wrote the record first", gather.round_id)
-    except StorageError as error:
-        logger.warning("round %d: the record cannot be written: %s", gather.round_id, error)
+    except (StorageError, TimeoutError) as error:
+        logger.warning("round %d: the record cannot be written: %r", gather.round_id, error)
         return
     try:
         found = await gather.look_for_record()

@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Any
 
+from tests.support import namespaces
+
 
 def serve() -> None:
     """The program's loop."""
@@ -45,7 +47,7 @@ def _answer(wish: dict[str, Any], children: set[int], ended: dict[int, int]) -> 
     if "argv" in wish:
         pid = os.fork()
         if pid == 0:
-            _become_node(wish["argv"], wish["log"], wish.get("env", {}))
+            _become_node(wish["argv"], wish["log"], wish.get("env", {}), wish.get("namespace", ""))
         children.add(pid)
         return pid
     pid = wish["pid"]
@@ -57,10 +59,12 @@ def _answer(wish: dict[str, Any], children: set[int], ended: dict[int, int]) -> 
     return ended.get(pid)
 
 
-def _become_node(argv: list[str], log: str, env: dict[str, str]) -> None:
+def _become_node(argv: list[str], log: str, env: dict[str, str], namespace: str) -> None:
     code = 1
     try:
         os.setsid()
+        if namespace:
+            namespaces.enter(namespace)
         os.environ.update(env)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)

@@ -17,7 +17,13 @@ _POLL_S = 0.01
 Event = dict[str, Any]
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    deadline_s: float = DEADLINE_S,
+    *,
+    poll_s: float = _POLL_S,
+) -> None:
     """Polls until `condition` holds.
 
     Raises:
@@ -27,7 +33,7 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
     while not condition():
         if time.monotonic() > end_s:
             raise TimeoutError(f"waited {deadline_s:.0f} s in vain: {what}")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
 
 
 class Forge:
@@ -76,8 +82,10 @@ class Node:
         manifest_file: Path,
         verb: str,
         env: dict[str, str] | None = None,
+        namespace: str = "",
     ) -> None:
         self.folder = folder
+        self._namespace = namespace
         self._env = env or {}
         self.name = folder.name
         self.log_file = folder / "node.log"
@@ -89,7 +97,10 @@ class Node:
     def start(self) -> "Node":
         """Starts it (again)."""
         self.pid = self._forge.ask(
-            argv=[*self._argv, str(self.config_file)], log=str(self.log_file), env=self._env
+            argv=[*self._argv, str(self.config_file)],
+            log=str(self.log_file),
+            env=self._env,
+            namespace=self._namespace,
         )
         return self
 
@@ -123,7 +134,9 @@ class Node:
         """Its event log, or the events of these names."""
         return events_of(self.folder / "state" / "events.jsonl", *names)
 
-    def wait_for(self, what: Callable[[Event], bool], *, skip: int = 0) -> Event:
+    def wait_for(
+        self, what: Callable[[Event], bool], *, skip: int = 0, poll_s: float = _POLL_S
+    ) -> Event:
         """The first event after the first `skip` that is such.
 
         Raises:
@@ -136,7 +149,7 @@ class Node:
             return bool(found)
 
         try:
-            wait_until(look, f"an event of {self.name}")
+            wait_until(look, f"an event of {self.name}", poll_s=poll_s)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.output()[-2000:]}") from error
         return found[0]
