@@ -43,6 +43,9 @@ class Network:
     async def serve(self, object_id: bytes, data: bytes) -> None:
         self.objects.add(object_id, self.objects.write(object_id, data))
 
+    def queue_s(self, _: int) -> float:
+        return 0.0
+
     async def withdraw(self, object_id: bytes) -> None:
         self.objects.drop(object_id)
 
