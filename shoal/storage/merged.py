@@ -1,7 +1,8 @@
 """Two stores that hold the same keys, as one.
 
 Reads come from the first that has the object; a store that does not answer is left alone for a
-while and tried again. A list is the union. Two ways of writing:
+while and tried again; where the first has no such small object, the second is not waited for long.
+A list is the union. Two ways of writing:
 
 * the first is the truth: it takes the write or nobody does, the second follows as well as it can
   (a validator's own store, and the network);
@@ -28,11 +29,18 @@ from shoal.storage.errors import (
     StorageUnavailableError,
 )
 from shoal.storage.filling import Arrived, read_into
-from shoal.storage.object_store import DEFAULT_PAGE_KEYS, ListPage, ObjectInfo, ObjectStore
+from shoal.storage.object_store import (
+    DEFAULT_PAGE_KEYS,
+    ListPage,
+    ObjectInfo,
+    ObjectStore,
+    union_of,
+)
 
 AWAY_S: Final = 5.0
 """How long a store that did not answer is not asked, if the other one answers."""
 MAX_SHARED_BYTES: Final = 64 * 1024
+SOON_S: Final = 1.0
 _MAX_REMEMBERED: Final = 65_536
 _HANGS_S: Final = 5.0
 
@@ -118,7 +126,8 @@ class MergedStore:
             StorageError: As the store that was asked.
         """
         return await self._read(
-            lambda store: store.get(key, max_bytes=max_bytes, start=start, length=length)
+            lambda store: store.get(key, max_bytes=max_bytes, start=start, length=length),
+            is_small=max_bytes <= MAX_SHARED_BYTES,
         )
 
     async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
@@ -161,7 +170,7 @@ class MergedStore:
             ObjectNotFoundError: Neither has it.
             StorageError: As the store that was asked.
         """
-        return await self._read(lambda store: store.head(key))
+        return await self._read(lambda store: store.head(key), is_small=True)
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = DEFAULT_PAGE_KEYS
@@ -193,7 +202,7 @@ class MergedStore:
             raise failed[0]
         if len(pages) == len((self._first, self._second)):
             self._share(*pages)
-        return _union(pages, limit)
+        return union_of(pages, limit)
 
     async def delete(self, key: str) -> None:
         """Remove an object from both; idempotent.
@@ -221,19 +230,23 @@ class MergedStore:
     def _note_away(self) -> None:
         self._away_until_s = self._now_s() + AWAY_S
 
-    async def _read(self, read: Callable[[ObjectStore], Awaitable[ResultT]]) -> ResultT:
+    async def _read(
+        self, read: Callable[[ObjectStore], Awaitable[ResultT]], *, is_small: bool = False
+    ) -> ResultT:
         if self._is_away():
             return await read(self._second)
         try:
             return await self._read_first(read)
         except (ObjectNotFoundError, StorageUnavailableError) as error:
+            has_answered = is_small and isinstance(error, ObjectNotFoundError)
             try:
-                return await read(self._second)
+                async with asyncio.timeout(SOON_S if has_answered else None):
+                    return await read(self._second)
             except ObjectNotFoundError:
                 if self._first_is_truth:
                     raise error from None
                 raise
-            except StorageError as second_error:
+            except (StorageError, TimeoutError) as second_error:
                 _log.debug("neither store: %s", second_error)
                 raise error from None
 
@@ -285,14 +298,3 @@ def _raise_others(done: list[ResultT | BaseException]) -> None:
     for one in done:
         if isinstance(one, BaseException) and not isinstance(one, StorageError):
             raise one
-
-
-def _union(pages: list[ListPage], limit: int) -> ListPage:
-    """The keys that all pages have got to, in order."""
-    ends = [page.next_after for page in pages if page.next_after is not None]
-    keys = sorted({key for page in pages for key in page.keys})
-    if ends:
-        keys = [key for key in keys if key <= min(ends)]
-    shown = tuple(keys[:limit])
-    more = bool(ends) or len(keys) > limit
-    return ListPage(keys=shown, next_after=shown[-1] if more and shown else None)

@@ -12,6 +12,7 @@ Does not know rounds, peers or signatures, does not retry, does not verify diges
 cancelled may or may not have had its effect.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -222,3 +223,22 @@ def page_of(keys: list[str], limit: int) -> ListPage:
     """
     shown = tuple(keys[:limit])
     return ListPage(keys=shown, next_after=shown[-1] if len(keys) > limit else None)
+
+
+def union_of(pages: Sequence[ListPage], limit: int) -> ListPage:
+    """Join pages of several stores.
+
+    Args:
+        pages: All of the same prefix and beginning.
+        limit: The most keys on the page.
+
+    Returns:
+        The keys that all pages have got to, in order.
+    """
+    ends = [page.next_after for page in pages if page.next_after is not None]
+    keys = sorted({key for page in pages for key in page.keys})
+    if ends:
+        keys = [key for key in keys if key <= min(ends)]
+    shown = tuple(keys[:limit])
+    more = bool(ends) or len(keys) > limit
+    return ListPage(keys=shown, next_after=shown[-1] if more and shown else None)
