@@ -20,6 +20,7 @@ from shoal.node.config import NodeConfig
 from shoal.node.doctor_bandwidth import check_bandwidth
 from shoal.node.doctor_lines import DoctorCode, Level, Line, failure, ok, size_text, warning
 from shoal.node.doctor_machine import check_device, check_disk, check_memory
+from shoal.node.doctor_network import beside_a_running_node, check_network
 from shoal.node.errors import NodeError
 from shoal.node.places import Places, open_places
 from shoal.node.store_keys import StoreKeys
@@ -48,9 +49,14 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
     async with AsyncExitStack() as held:
         try:
             identity = load_key(Path(config.key_file))
-            places = await open_places(manifest, config, identity, held)
+            looking = held.enter_context(beside_a_running_node(config))
+            places = await open_places(manifest, looking, identity, held)
         except (NodeError, LocalProtocolError) as error:
             return [*lines, failure(DoctorCode.STORE, str(error), fix)]
+        # First: with a store that is the network, everything else needs a peer.
+        lines += await check_network(
+            manifest, looking, places.network, places.served, is_running=looking is not config
+        )
         lines += await _check_store(manifest, config, places)
     return lines + await _check_bucket(manifest, config)
 

@@ -33,6 +33,9 @@ class DoctorCode(StrEnum):
     DOWNLOAD = "D_DOWNLOAD"
     BUCKET = "D_BUCKET"
     BANDWIDTH = "D_BANDWIDTH"
+    NETWORK = "D_NETWORK"
+    SEED = "D_SEED"
+    REACHABLE = "D_REACHABLE"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

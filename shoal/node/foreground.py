@@ -13,23 +13,31 @@ from rich.console import Console
 from shoal.node import stopping
 from shoal.node.config import load_node_config
 from shoal.node.manifest_file import load_manifest
+from shoal.node.seed_options import with_seeds
 
 
 async def run_in_foreground(
-    manifest_file: Path, config_file: Path, *, validates: bool, leave_with_parent: bool
+    manifest_file: Path,
+    config_file: Path,
+    seeds: tuple[str, ...],
+    *,
+    validates: bool,
+    leave_with_parent: bool,
 ) -> None:
     """Runs a node to its end, or until a signal asks it to leave.
 
     Args:
         manifest_file: the run.
         config_file: the node.toml.
+        seeds: of the command line.
         validates: a validator, not a peer.
         leave_with_parent: end when standard input is closed.
 
     Raises:
         NodeError: as `run_node` says, or a file is wrong.
     """
-    manifest, config = load_manifest(manifest_file), load_node_config(config_file)
+    manifest = load_manifest(manifest_file)
+    config = with_seeds(load_node_config(config_file), seeds)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if leave_with_parent:
         stopping.leave_with_parent()

@@ -1,19 +1,22 @@
-"""`shoal join URL`: everything that a volunteer has to type.
+"""`shoal join URL` and `shoal join MULTIADDR`: everything that a volunteer has to type.
 
 Guarantees: the first time, a key and a node.toml are made in a folder of the run's own, and said;
-later the same command finds them. A URL may pin the run: https://host#<run id>; a manifest with
-another hash is refused. What doctor calls a failure stops the join before anything is trained.
+later the same command finds them. The run may be pinned: https://host#<run id>, or the same behind
+a multiaddr; a manifest with another hash is refused. What doctor calls a failure stops the join
+before anything is trained.
 
-Does not do: trust a server for more than being where the run is: manifest, records and payloads
-prove themselves; without a pin it is the first answer that says which run is meant.
+Does not do: trust a server or peer for more than being where the run is: manifest, records and
+payloads prove themselves; without a pin it is the first answer that says which run is meant.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.node.checkpoint import write_atomically
 from shoal.node.errors import ConfigError, ResourceError
+from shoal.node.joining_by_address import fetch_by_address, is_address
 from shoal.protocol.errors import InvalidManifestError, RemoteProtocolError
 from shoal.protocol.identity import generate, load_key, save_key
 from shoal.protocol.manifest import MAX_MANIFEST_BYTES, RunManifest, read_manifest
@@ -21,7 +24,7 @@ from shoal.storage.errors import StorageError
 from shoal.storage.http import HttpStore
 from shoal.storage.proxy import is_proxy_url
 
-_URL = re.compile(r"(https?://[^#\s]+?)/?(?:#([0-9a-f]{64}))?")
+_SOURCE = re.compile(r"((?:https?:/)?/[^#\s]+?)/?(?:#([0-9a-f]{64}))?")
 
 _NODE_TOML = """\
 # Made by `shoal join`; change what you like. The key is this node's identity: keep a copy of it.
@@ -29,10 +32,24 @@ key_file = "key.pem"
 state_dir = "state"
 num_threads = {num_threads}
 proxy = "{proxy}"
+"""
 
+_HTTP_TOML = """
 [store]
 kind = "http"
-url = "{url}"
+url = {place}
+"""
+
+_P2P_TOML = """
+[store]
+kind = "p2p"
+
+[payloads]
+kind = "p2p"
+
+[network]
+enabled = true
+seeds = [{place}]
 """
 
 
@@ -44,60 +61,87 @@ class Home:
     config_file: Path
     peer: str
     is_new: bool
+    """The key was made just now."""
+    is_pinned: bool
+    """The user said which run it must be; else its source did."""
+    seeds: tuple[str, ...] = ()
+    """Peers to ask first, besides those of the configuration."""
 
 
-def is_url(source: str) -> bool:
-    """Whether a run is named by a URL, not by a file."""
-    return source.startswith(("http://", "https://"))
+def names_a_run(source: str) -> bool:
+    """Whether a run is named by a URL or a multiaddr, not by a file."""
+    place = source.partition("#")[0]
+    return source.startswith(("http://", "https://")) or is_address(place)
 
 
 async def find_home(source: str, root: Path, num_threads: int, proxy: str = "") -> Home:
-    """Asks the server for its run, and finds or makes the folder for it.
+    """Asks a server or a peer for its run, and finds or makes the folder for it.
 
     Args:
-        source: URL of a validator's HTTP service, perhaps with #<run id>.
+        source: URL of a validator's HTTP service or multiaddr of a peer, perhaps with #<run id>.
         root: below it every run has a folder.
         num_threads: for a new node.toml.
         proxy: `http://HOST:PORT` to go through, also for a new node.toml; empty: none.
 
     Raises:
-        ConfigError: the URL is none, or the run is another than the pinned one.
-        ResourceError: the server does not answer, or the folder cannot be made.
+        ConfigError: the source is none, or the run is another than the pinned one.
+        ResourceError: nobody answers there, or the folder cannot be made.
     """
-    match = _URL.fullmatch(source)
-    if match is None:
-        raise ConfigError("command line", "MANIFEST", "a URL or a manifest file", source)
-    url, pin = match[1], match[2]
-    if proxy and not is_proxy_url(proxy):
-        raise ConfigError("command line", "--proxy", "http://HOST:PORT, and nothing else", proxy)
-    manifest = await _fetch(url, pin, proxy)
+    match = _SOURCE.fullmatch(source)
+    if match is None or not names_a_run(source):
+        raise ConfigError("command line", "RUN", "a URL, a multiaddr or a manifest file", source)
+    place, pin = match[1], match[2]
+    _check_proxy(place, proxy)
+    manifest = _read(await _fetch(place, pin, proxy), place, pin)
     folder = root / manifest.run_id.hex()[:16]
     config_file = folder / "node.toml"
-    is_new = not config_file.exists()
+    is_new = not (folder / "key.pem").exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "key.pem").exists():
+        if is_new:
             save_key(folder / "key.pem", generate())
         write_atomically(folder / "manifest.json", manifest.to_bytes())
-        if is_new:
-            toml = _NODE_TOML.format(num_threads=num_threads, url=url, proxy=proxy)
-            write_atomically(config_file, toml.encode())
+        if not config_file.exists():
+            store = _P2P_TOML if is_address(place) else _HTTP_TOML
+            toml = _NODE_TOML + store
+            values = {"num_threads": num_threads, "proxy": proxy, "place": json.dumps(place)}
+            write_atomically(config_file, toml.format(**values).encode())
     except OSError as error:
         raise ResourceError(f"{folder}: {error.strerror}") from error
-    peer = load_key(folder / "key.pem").peer.text
-    return Home(manifest=manifest, config_file=config_file, peer=peer, is_new=is_new)
+    return Home(
+        manifest=manifest,
+        config_file=config_file,
+        peer=load_key(folder / "key.pem").peer.text,
+        is_new=is_new,
+        is_pinned=pin is not None,
+        seeds=(place,) if is_address(place) else (),
+    )
 
 
-async def _fetch(url: str, pin: str | None, proxy: str) -> RunManifest:
+def _check_proxy(place: str, proxy: str) -> None:
+    if proxy and not is_proxy_url(proxy):
+        raise ConfigError("command line", "--proxy", "http://HOST:PORT, and nothing else", proxy)
+    if proxy and is_address(place):
+        expected = "a URL as the run: libp2p goes through no proxy"
+        raise ConfigError("command line", "--proxy", expected, place)
+
+
+async def _fetch(place: str, pin: str | None, proxy: str) -> bytes:
+    if is_address(place):
+        return await fetch_by_address(place, None if pin is None else bytes.fromhex(pin))
     try:
-        async with HttpStore(url, proxy=proxy) as store:
-            raw = await store.read_page("manifest", MAX_MANIFEST_BYTES)
+        async with HttpStore(place, proxy=proxy) as store:
+            return await store.read_page("manifest", MAX_MANIFEST_BYTES)
     except StorageError as error:
-        raise ResourceError(f"{url} gives no manifest: {error}") from error
+        raise ResourceError(f"{place} gives no manifest: {error}") from error
+
+
+def _read(raw: bytes, place: str, pin: str | None) -> RunManifest:
     try:
         manifest = read_manifest(raw)
     except (InvalidManifestError, RemoteProtocolError) as error:
-        raise ConfigError(url, "manifest", "the manifest of a run", str(error)) from error
-    if pin is not None and manifest.run_id.hex() != pin:
-        raise ConfigError(url, "run id", pin, manifest.run_id.hex())
+        raise ConfigError(place, "manifest", "the manifest of a run", str(error)) from error
+    # The hash, not `run_id`: a later version only says which run it is of.
+    if pin is not None and manifest.manifest_hash.hex() != pin:
+        raise ConfigError(place, "run id", pin, manifest.manifest_hash.hex())
     return manifest

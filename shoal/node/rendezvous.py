@@ -43,17 +43,24 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def meeting_others(
-    manifest: RunManifest, network: NetworkClient, store: ObjectStore, me: PeerId, folder: Path
+    manifest: RunManifest,
+    network: NetworkClient | None,
+    store: ObjectStore | None,
+    me: PeerId,
+    folder: Path,
 ) -> AsyncIterator[None]:
     """Does it in the background while the context is open.
 
     Args:
         manifest: of the run.
-        network: started.
-        store: the run's; a validator writes to it.
+        network: started; None: there is nothing to do.
+        store: the run's, to which a validator writes; None: the network alone is the store.
         me: this node.
         folder: of the network process; the manifest's file is put there.
     """
+    if network is None:
+        yield
+        return
     rendezvous = Rendezvous(manifest, network, store, me)
     working = asyncio.create_task(rendezvous.run(folder / MANIFEST_NAME))
     try:
@@ -67,7 +74,7 @@ class Rendezvous:
     """One node's part; see the module."""
 
     def __init__(
-        self, manifest: RunManifest, network: NetworkClient, store: ObjectStore, me: PeerId
+        self, manifest: RunManifest, network: NetworkClient, store: ObjectStore | None, me: PeerId
     ) -> None:
         self._manifest = manifest
         self._network = network
@@ -103,7 +110,7 @@ class Rendezvous:
         self._say(status)
         if self._me in self._manifest.validator_ids:
             await self._write()
-        if not self._has_read or not status.num_connected:
+        if self._store is not None and not (self._has_read and status.num_connected):
             seeds = await read_seeds(self._manifest, self._store)
             await self._network.add_seeds(SeedSource.BUCKET, seeds)
             self._has_read = True
@@ -115,15 +122,17 @@ class Rendezvous:
         return True
 
     async def _write(self) -> None:
-        """A validator's own addresses, when they are new."""
+        """A validator's own addresses, when they are new, and what others type to join."""
         record = self._network.own_record
         if record is None:
             return
         places = sources_in(record, self._manifest.run_id, self._me)
-        if places != self._written:
+        if places == self._written:
+            return
+        if self._store is not None:
             await self._store.put(self._keys.seeds(self._me), record, overwrite=True)
-            self._written = places
-            _log.info("others join with: shoal join %s", join_argument(places, self._manifest))
+        self._written = places
+        _log.info("others join with: shoal join %s", join_argument(places, self._manifest))
 
     def _say(self, status: Status) -> None:
         connected = f"{status.num_connected} peers connected" if status.num_connected else "alone"

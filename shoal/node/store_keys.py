@@ -8,6 +8,7 @@ Guarantees: every key is made of hex digits, decimal digits and fixed words. Doe
     <run>/peers/<key>/hello                     written at start, to compare clocks
     <run>/probes/<random hex>                   written and deleted by `shoal doctor`, which in a
                                                 peer's own bucket writes below payloads/ instead
+    <run>/seeds/<key>                           a validator's signed peer record: where to dial it
     <run>/rounds/<round>/attending/<key>        "I train for this round"
     <run>/rounds/<round>/published/<key>        announcement of a payload
     <run>/rounds/<round>/record                 created once
@@ -64,6 +65,10 @@ class StoreKeys:
     def probe(self, name: str) -> str:
         """A throw-away object of `shoal doctor`; `name` is random hex."""
         return f"{self._run}/probes/{name}"
+
+    def seeds(self, validator: PeerId) -> str:
+        """A validator's signed peer record, for those who look for the network."""
+        return f"{self._run}/seeds/{validator.key.hex()}"
 
     def attending_prefix(self, round_id: int) -> str:
         """Prefix of all attending announcements of a round."""

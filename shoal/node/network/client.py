@@ -34,6 +34,7 @@ from shoal.node.network.publishing import Publisher
 from shoal.node.network.reaching import SeedSource
 from shoal.node.network.signed_records import PeerRecord
 from shoal.node.network.supervisor import Supervisor
+from shoal.node.network.waking import watch_for_gaps
 from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.identity import Identity, PeerId
 from shoal.storage.errors import StorageError
@@ -44,6 +45,7 @@ _MOST_AT_ONCE: Final = 32
 """Downloads that a round has; behind a cap the last one waits for all others."""
 _MARGIN_S: Final = 5.0
 """The process ends a transfer itself; the socket's limit is only for when it does not."""
+_BACK_S: Final = 20.0
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class NetworkClient:
             options, identity, put=self._put, get_status=self.status, now_s=time.time
         )
         self._publishing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._seeds: dict[SeedSource, messages.AddSeeds] = {}
 
     async def __aenter__(self) -> Self:
@@ -97,13 +100,15 @@ class NetworkClient:
         """
         self._supervisor.start()
         self._publishing = asyncio.create_task(self._publisher.run())
+        self._watching = asyncio.create_task(watch_for_gaps(time.time, self._publish_again))
 
     async def close(self) -> None:
         """End the process, serve nothing any more; idempotent."""
-        if self._publishing is not None:
+        if self._publishing is not None and self._watching is not None:
             self._publishing.cancel()
-            await asyncio.wait((self._publishing,))
-            self._publishing = None
+            self._watching.cancel()
+            await asyncio.wait((self._publishing, self._watching))
+            self._publishing = self._watching = None
         await self._supervisor.stop()
         self._kept.clear()
 
@@ -419,6 +424,11 @@ class NetworkClient:
             await connection.ask(request, left_s + _MARGIN_S, take)
 
         await Fetching(download, tuple(sources), ask).run(timeout_s)
+
+    def _publish_again(self) -> None:
+        """After a sleep our records have expired: now, and when the peers are back."""
+        self._publisher.restart()
+        asyncio.get_running_loop().call_later(_BACK_S, self._publisher.restart)
 
     async def _put(self, request: DhtPut) -> None:
         await self._supervisor.ask(request, messages.Done, DEFAULT_TIMEOUT_S)

@@ -18,6 +18,7 @@ from shoal.node.network.signed_records import MAX_ADDRESSES, PeerRecord
 from shoal.protocol.identity import Identity
 from shoal.storage.errors import StorageError
 
+MAX_LIFE_ROUNDS: Final = 2.0
 LIFE_ROUNDS: Final = 1.5
 """Half a round less than what is allowed: room for clocks that differ."""
 _POLL_S: Final = 0.5
@@ -157,7 +158,10 @@ class Publisher:
     def _next_expiry_s(self, key: bytes) -> int:
         # A store refuses what does not live longer than what it has.
         expires_at_s = int(self._now_s() + self.life_s)
-        expires_at_s = max(expires_at_s, self._last_expiries_s.get(key, 0) + 1)
+        last_s = self._last_expiries_s.get(key, 0)
+        # After the clock was set back nobody takes what would still live longer than that.
+        if last_s < self._now_s() + MAX_LIFE_ROUNDS * self._options.round_ms / 1000:
+            expires_at_s = max(expires_at_s, last_s + 1)
         self._last_expiries_s[key] = expires_at_s
         return expires_at_s
 

@@ -288,6 +288,8 @@ async def _ask(reader: Reader, writer: Writer, wanted: ObjectRequest, pace: Pace
     if status == StreamStatus.NOT_FOUND:
         name = wanted.object_id.hex()
         raise ObjectNotFoundError(f"the peer does not serve object {name}", name)
+    if status == StreamStatus.OTHER_RUN:
+        raise PeerUnavailableError("the peer is of another run", "")
     if status != StreamStatus.OK:
         raise PeerUnavailableError(f"the peer refuses with status {status}", "")
     return int(total_bytes)

@@ -49,8 +49,9 @@ def test_a_sound_node_gets_only_ok_lines_and_leaves_no_probe(tmp_path: Path) -> 
     config = _config(tmp_path)
     _put(tmp_path, MANIFEST)
     lines = _lines(MANIFEST, config)
-    # A node without a bucket gets no line about one.
-    assert set(lines) == set(DoctorCode) - {DoctorCode.BUCKET}
+    # A node without a bucket gets no line about one, one without a network none about that.
+    absent = {DoctorCode.BUCKET, DoctorCode.NETWORK, DoctorCode.SEED, DoctorCode.REACHABLE}
+    assert set(lines) == set(DoctorCode) - absent
     assert {line.level for line in lines.values()} == {Level.OK}, lines
     assert exit_code(list(lines.values())) == 0
     left = [p for p in (tmp_path / "store").rglob("*") if p.is_file() and "probes" in str(p)]

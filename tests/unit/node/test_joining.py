@@ -7,13 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.node import joining
-from shoal.node.config import load_node_config
+from shoal.node.config import NetworkConfig, NodeConfig, StoreConfig, load_node_config
 from shoal.node.errors import ConfigError, ResourceError
-from shoal.node.joining import find_home, is_url
+from shoal.node.joining import find_home, names_a_run
+from shoal.node.seed_options import with_seeds
 from shoal.storage.errors import StorageUnavailableError
 from tests.support.manifests import tiny_manifest
 
 MANIFEST = tiny_manifest()
+ID = "QmSW7TgokpiETjXFxzh9GbEJQeTDfJ5fWr24p7o2fGjdZK"
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{ID}"
+OTHER_ADDRESS = f"/ip4/192.0.2.2/tcp/4001/p2p/{ID}"
 URL = "http://validator.example:8787"
 
 
@@ -78,7 +82,7 @@ def test_a_pinned_run_is_that_run_or_none(server, tmp_path):
 
 @pytest.mark.parametrize("url", ["http://", "http://a b", "http://a#12", f"http://a#{'g' * 64}"])
 def test_what_is_no_url_is_one_clear_error(server, tmp_path, url):
-    with pytest.raises(ConfigError, match="MANIFEST"):
+    with pytest.raises(ConfigError, match="RUN"):
         home(url, tmp_path)
 
 
@@ -96,8 +100,76 @@ def test_a_server_that_does_not_answer_is_said(server, tmp_path):
         home(URL, tmp_path)
 
 
-def test_urls_and_files_are_told_apart():
-    assert is_url("http://a")
-    assert is_url("https://a")
-    assert not is_url("manifest.json")
-    assert not is_url("/ip4/127.0.0.1/tcp/1")
+def test_a_later_version_proves_no_pin(server, tmp_path):
+    # Whoever serves it could have written any run into `first`.
+    forged = tiny_manifest(version=2, first=MANIFEST.run_id)
+    server.answer = forged.to_bytes()
+    assert forged.run_id == MANIFEST.run_id
+    with pytest.raises(ConfigError, match="run id"):
+        home(f"{URL}#{MANIFEST.run_id.hex()}", tmp_path)
+
+
+def test_urls_addresses_and_files_are_told_apart():
+    assert names_a_run("http://a")
+    assert names_a_run("https://a")
+    assert not names_a_run("manifest.json")
+    assert not names_a_run("/srv/manifest.json")
+    assert names_a_run("/ip4/127.0.0.1/tcp/1")
+    assert names_a_run(f"/dnsaddr/run.example#{'0' * 64}")
+
+
+@pytest.fixture
+def asked(server, monkeypatch):
+    """What the network was asked for; it answers as `server` does."""
+    asked = []
+
+    async def fetch(text, pin):
+        asked.append((text, pin))
+        return server.answer
+
+    monkeypatch.setattr(joining, "fetch_by_address", fetch)
+    return asked
+
+
+def test_an_address_makes_a_node_of_the_network_alone(asked, tmp_path):
+    first = home(ADDRESS, tmp_path)
+    config = load_node_config(first.config_file)
+    assert (config.store.kind, config.network.enabled) == ("p2p", True)
+    assert config.network.seeds == (ADDRESS,)
+    assert (first.is_new, first.is_pinned) == (True, False)
+    pinned = home(f"{OTHER_ADDRESS}#{MANIFEST.run_id.hex()}", tmp_path)
+    assert (pinned.is_new, pinned.is_pinned, pinned.seeds) == (False, True, (OTHER_ADDRESS,))
+    # The configuration stays as it was; the new address is asked besides.
+    assert load_node_config(pinned.config_file) == config
+    assert asked == [(ADDRESS, None), (OTHER_ADDRESS, MANIFEST.run_id)]
+
+
+def test_another_manifest_behind_a_pinned_address_is_refused(asked, tmp_path):
+    with pytest.raises(ConfigError, match="run id"):
+        home(f"{ADDRESS}#{'0' * 64}", tmp_path)
+
+
+def test_libp2p_goes_through_no_proxy(asked, tmp_path):
+    with pytest.raises(ConfigError, match="no proxy"):
+        asyncio.run(find_home(ADDRESS, tmp_path, 1, "http://proxy.example:3128"))
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "text", ["/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3/tcp/1/p2p/Qm", "/dnsaddr/", "/ip4/x"]
+)
+def test_an_address_without_an_id_is_one_clear_error(tmp_path, text):
+    with pytest.raises(ConfigError, match="RUN"):
+        home(text, tmp_path)
+
+
+def test_seeds_of_the_command_line_come_first_and_turn_the_network_on():
+    config = NodeConfig(
+        key_file="k", state_dir="s", store=StoreConfig(), network=NetworkConfig(seeds=(ADDRESS,))
+    )
+    assert with_seeds(config, ()) is config
+    changed = with_seeds(config, ("/dnsaddr/run.example", ADDRESS)).network
+    assert changed.enabled
+    assert changed.seeds == ("/dnsaddr/run.example", ADDRESS)
+    with pytest.raises(ConfigError, match="--seed"):
+        with_seeds(config, ("/ip4/1.2.3.4/tcp/1",))

@@ -429,9 +429,9 @@ def test_requests_come_back_as_they_were(ports: list[Port]) -> None:
 
 
 def test_the_request_has_these_bytes() -> None:
-    assert REQUEST == (
+    assert (
         b"SHOALDIA\x01\x00\x02\x00" + b"\x01\x00\xa1\x0f" + b"\x02\x00\xa2\x0f" + bytes(8)
-    )
+    ) == REQUEST
     assert pack_answer(DialBackStatus.REACHED, "/ip4/1.1.1.1") == (
         b"SHOALDBK\x00\x00\x0c\x00" + b"/ip4/1.1.1.1" + bytes(52)
     )

@@ -341,3 +341,35 @@ def test_publishing_goes_on_after_failures(monkeypatch: pytest.MonkeyPatch) -> N
     dht.failures = 2
     publisher = publisher_of(dht, lambda: 1000.0)
     asyncio.run(run_until(publisher, lambda: len(dht.puts) == 1))
+
+
+def test_after_an_hours_sleep_the_record_is_published_at_once() -> None:
+    dht = Dht("/ip4/1.1.1.1/tcp/1")
+    now_s = [1000.0]
+    publisher = publisher_of(dht, lambda: now_s[0])
+
+    async def run() -> None:
+        task = asyncio.create_task(publisher.run())
+        async with asyncio.timeout(5):
+            while not dht.puts:  # noqa: ASYNC110 - polls
+                await asyncio.sleep(0.001)
+            now_s[0] += 3600
+            publisher.restart()
+            while len(dht.puts) < 2:  # noqa: ASYNC110 - polls
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(run())
+    first, second = records_of(dht)
+    assert second.expires_at_s == first.expires_at_s + 3600
+
+
+def test_after_the_clock_was_set_back_records_live_no_longer_than_others_take() -> None:
+    now_s = [10_000.0]
+    publisher = publisher_of(Dht(), lambda: now_s[0])
+    ahead_s = publisher._next_expiry_s(b"k")
+    now_s[0] -= 3600
+    assert publisher._next_expiry_s(b"k") == ahead_s - 3600
+    # A little back, and it still lives longer than what it replaces.
+    now_s[0] -= 10
+    assert publisher._next_expiry_s(b"k") == ahead_s - 3600 + 1
