@@ -140,11 +140,12 @@ class _Keeper:
             self._warn(book.trouble)
 
     async def run(self) -> None:
-        saved_at_s = shown_at_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        saved_at_s = shown_at_s = loop.time()
         while True:
             self._look()
             await asyncio.sleep(LOOK_EVERY_S)
-            now_s = time.monotonic()
+            now_s = loop.time()
             is_due = now_s - saved_at_s >= SAVE_EVERY_S
             if is_due and self._network is not None:
                 await self._ask_network(self._network)
