@@ -1,5 +1,6 @@
 # make demo: set up and train one small model with four peers and a validator.
 # make test: set up and run every check and test.
+# make soak: an hour of twelve peers with a fault a minute; look at runs/soak/summary.md and soak.png.
 # Variables: PYTHON (interpreter, 3.11 to 3.13), TORCH_ARGS (more arguments for installing torch, for
 # example an index with CPU builds), PYTEST_ARGS.
 
@@ -12,7 +13,7 @@ PYTEST_ARGS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test lint types imports check unit slow bench clean
+.PHONY: setup demo test lint types imports check unit slow bench soak clean
 
 setup: $(READY)
 
@@ -48,6 +49,9 @@ slow: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compression
 	$(BIN)/python -m benchmarks.gather
+
+soak: $(READY)
+	$(BIN)/python -m benchmarks.soak --minutes 60 --peers-s3 6 --peers-p2p 6 --seed 1 --out runs/soak
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

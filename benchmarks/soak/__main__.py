@@ -63,6 +63,11 @@ def _settings() -> SoakSettings:
     parser.add_argument("--hold", type=float, default=30.0, help="seconds that a bad link stays so")
     parser.add_argument("--round-seconds", type=float, default=240.0, help="of the manifest")
     parser.add_argument("--inner-steps", type=int, default=60)
+    parser.add_argument(
+        "--p2p-over-http",
+        action="store_true",
+        help="peers on libp2p read records from the validator's HTTP service, not from the network",
+    )
     parser.add_argument("--min-goodput", type=float, default=0.75, help="payloads: least share")
     given = parser.parse_args()
     if given.peers_s3 < 1 or given.peers_p2p < 1 or given.minutes <= 0 or given.fault_every <= 0:
@@ -77,6 +82,7 @@ def _settings() -> SoakSettings:
         hold_s=min(given.hold, given.fault_every),
         round_seconds=given.round_seconds,
         inner_steps=given.inner_steps,
+        p2p_over_http=given.p2p_over_http,
         min_goodput=given.min_goodput,
     )
 

@@ -36,6 +36,7 @@ class FaultKind(StrEnum):
     FREEZE_P2PD = "freeze-p2pd"
     CUT_STORE_LINK = "cut-store-link"
     CUT_INBOX_LINK = "cut-inbox-link"
+    CUT_LIBP2P_LINK = "cut-libp2p-link"
     SLOW_LINKS = "slow-links"
     RESET_LINKS = "reset-links"
 
@@ -97,15 +98,18 @@ async def inject(swarm: Swarm, planned: Planned, hold_s: float) -> Fault:
         case FaultKind.FREEZE_P2PD:
             proof = await _freeze(await _child(swarm, node, "p2pd"), hold_s * 2 / 3)
         case FaultKind.CUT_STORE_LINK:
-            proof = await _change([node.store_link], Link(is_cut=True), hold_s)
+            proof = await _change([node.links.store], Link(is_cut=True), hold_s)
         case FaultKind.CUT_INBOX_LINK:
-            proof = await _change(_links(node)[1:], Link(is_cut=True), hold_s)
+            inboxes = [] if node.links.inbox is None else [node.links.inbox]
+            proof = await _change(inboxes, Link(is_cut=True), hold_s)
+        case FaultKind.CUT_LIBP2P_LINK:
+            proof = await _change([node.links.libp2p], Link(is_cut=True), hold_s)
         case FaultKind.SLOW_LINKS:
             link = Link(bytes_per_s=_SLOW_BYTES_PER_S, latency_s=0.2)
-            proof = await _change(_links(node), link, hold_s)
+            proof = await _change(node.links.all, link, hold_s)
         case FaultKind.RESET_LINKS:
             link = Link(drop_after_bytes=_RESET_AFTER_BYTES, drop_up_after_bytes=_RESET_AFTER_BYTES)
-            proof = await _change(_links(node), link, hold_s)
+            proof = await _change(node.links.all, link, hold_s)
     target = "store" if kind is FaultKind.KILL_STORE else node.name
     return Fault(
         kind=kind, target=target, began_at_s=began_at_s, ended_at_s=time.time(), proof=proof
@@ -116,14 +120,15 @@ def _target(swarm: Swarm, planned: Planned) -> SoakNode:
     if planned.kind is FaultKind.KILL_VALIDATOR:
         return swarm.validator
     peers = swarm.peers
-    if planned.kind is FaultKind.CUT_STORE_LINK:
-        # Peers on libp2p would miss no more than others' payloads.
-        peers = [node for node in peers if node.kind == "s3"]
+    match planned.kind:
+        case FaultKind.CUT_STORE_LINK | FaultKind.CUT_INBOX_LINK:
+            # Peers on libp2p would miss no more than others' payloads.
+            peers = [node for node in peers if node.kind == "s3"]
+        case FaultKind.CUT_LIBP2P_LINK:
+            # Of a connection between two it is chance which of them has opened it.
+            peers = [one for one in peers if one.kind == "p2p" and one.links.libp2p.num_open]
+            peers = peers or swarm.peers[-1:]
     return peers[int(planned.draw * len(peers))]
-
-
-def _links(node: SoakNode) -> list[ShapingProxy]:
-    return [node.store_link, *([] if node.inbox_link is None else [node.inbox_link])]
 
 
 async def _kill_node(node: SoakNode) -> str:
@@ -167,18 +172,33 @@ async def _freeze(pid: int, hold_s: float) -> str:
 
 
 async def _change(links: list[ShapingProxy], link: Link, hold_s: float) -> str:
-    """Makes links as bad as `link` for a while; all of them then are good again."""
-    drops = sum(one.num_dropped for one in links)
-    passed = sum(one.num_bytes_up + one.num_bytes_down for one in links)
+    """Makes links as bad as `link` until that was felt; all of them then are good again."""
+    drops, passed = _num_dropped(links), _num_bytes(links)
     for one in links:
         one.link = replace(link)
+        if link.is_cut:
+            one.drop_all()
+
+    def proof() -> str:
+        if link.bytes_per_s:
+            num_bytes = _num_bytes(links) - passed
+            return f"{num_bytes} bytes passed slowly" if num_bytes else ""
+        dropped = _num_dropped(links) - drops
+        return f"{dropped} connections ended" if dropped else ""
+
     try:
         await asyncio.sleep(hold_s)
+        # Nothing may have gone that way meanwhile.
+        await happens(lambda: proof() != "", _PATIENCE_S)
     finally:
         for one in links:
             one.link = Link()
-    if link.bytes_per_s:
-        passed = sum(one.num_bytes_up + one.num_bytes_down for one in links) - passed
-        return f"{passed} bytes passed slowly" if passed else ""
-    drops = sum(one.num_dropped for one in links) - drops
-    return f"{drops} connections reset" if drops else ""
+    return proof()
+
+
+def _num_dropped(links: list[ShapingProxy]) -> int:
+    return sum(one.num_dropped for one in links)
+
+
+def _num_bytes(links: list[ShapingProxy]) -> int:
+    return sum(one.num_bytes_up + one.num_bytes_down for one in links)

@@ -34,6 +34,9 @@ class SoakSettings:
     """How long a cut, slow or resetting link stays so; a frozen process is let go after 2/3."""
     round_seconds: float
     inner_steps: int
+    p2p_over_http: bool
+    """Peers on libp2p serve their payloads so, and use the validator's HTTP service for the rest;
+    else the network is all that they have."""
     min_goodput: float
     """Least share of possible payloads that must have counted."""
     start_s: float = 300.0

@@ -6,7 +6,6 @@ proxies that belong to it alone; whatever ends the context, no process is left.
 
 import json
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks.soak.links import HOST, Links, free_port, libp2p_id, open_links
 from benchmarks.soak.procfs import TOKEN_NAME
 from benchmarks.soak.settings import SoakSettings
 from benchmarks.soak.store_server import StoreServer
@@ -28,7 +28,6 @@ from shoal.protocol.schema import Settings
 from shoal.storage.s3 import S3Store
 from shoal.storage.s3_config import S3Credentials
 from tests.support.processes import Forge, Node
-from tests.support.shaping_proxy import ShapingProxy
 from tests.support.tiny_run import write_plan
 
 VALIDATOR: Final = "validator-0"
@@ -47,10 +46,7 @@ class SoakNode:
     peer: PeerId
     node: Node
     view: NodeView
-    store_link: ShapingProxy
-    """To the S3 server, for reading others' buckets and for its own."""
-    inbox_link: ShapingProxy | None
-    """To the validator's HTTP service."""
+    links: Links
     num_revived: int = 0
     """How often it ended though no fault had hit it, and was started again."""
     may_end: bool = False
@@ -91,7 +87,7 @@ class Swarm:
         """Starts the S3 server again and leads all links to it."""
         await self.store.start()
         for node in self.nodes:
-            node.store_link.lead_to("127.0.0.1", self.store.port)
+            node.links.store.lead_to(HOST, self.store.port)
         self.run_store.close()
         self.run_store = _run_store(self.store)
 
@@ -162,17 +158,17 @@ async def _assemble(
     held: AsyncExitStack,
 ) -> Swarm:
     names = [VALIDATOR, *(f"peer-{i}" for i in range(settings.num_peers))]
-    links = {
-        name: await held.enter_async_context(ShapingProxy("127.0.0.1", store.port))
-        for name in names
-    }
-    port = _free_port()
-    inboxes = {
-        name: await held.enter_async_context(ShapingProxy("127.0.0.1", port)) for name in names[1:]
-    }
     kinds = ["validator", *["s3"] * settings.num_s3, *["p2p"] * settings.num_p2p]
+    inbox_port = free_port()
+    with_inbox = names[1:] if settings.p2p_over_http else names[1 : 1 + settings.num_s3]
+    open_now, links = await open_links(names, store.port, inbox_port, with_inbox)
+    await held.enter_async_context(open_now)
+    seeds = []
+    if not settings.p2p_over_http:
+        identity = libp2p_id(root / "nodes" / VALIDATOR)
+        seeds = [f"{_place(links[VALIDATOR])}/p2p/{identity}"]
     tomls = [
-        _node_toml(kind, name, links[name].port, inboxes[name].port if name in inboxes else port)
+        _node_toml(kind, name, links[name], inbox_port, seeds)
         for kind, name in zip(kinds, names, strict=True)
     ]
     run_store = _run_store(store)
@@ -190,8 +186,7 @@ async def _assemble(
                 peer=load_key(path / "key.pem").peer,
                 node=Node(forge, path, folder.manifest_file, verb, env),
                 view=NodeView(name=path.name, log=path / "state" / EVENTS_FILE),
-                store_link=links[path.name],
-                inbox_link=inboxes.get(path.name),
+                links=links[path.name],
             )
         )
     return Swarm(
@@ -225,24 +220,35 @@ def _plan(settings: SoakSettings, folder: Path) -> RunPlan:
     return with_endpoints(replace(tiny, model=model), StoreKind.S3)
 
 
-def _node_toml(kind: str, name: str, store_port: int, inbox_port: int) -> str:
+def _place(links: Links) -> str:
+    return f"/ip4/{HOST}/tcp/{links.libp2p.port}"
+
+
+def _node_toml(kind: str, name: str, links: Links, inbox_port: int, seeds: list[str]) -> str:
     """The sections of node.toml that say where objects are."""
+    store_port = links.store.port
     bucket = {
         "kind": "s3",
-        "endpoint": f"http://127.0.0.1:{store_port}",
+        "endpoint": f"http://{HOST}:{store_port}",
         "bucket": RUN_BUCKET,
         "lists_in_order": False,
     }
-    url = f"http://127.0.0.1:{inbox_port}"
-    network = _toml("network", enabled=True, listen=["/ip4/127.0.0.1/tcp/0"])
+    network = _toml(
+        "network",
+        enabled=True,
+        listen=[f"/ip4/{HOST}/tcp/{links.libp2p_port}"],
+        announce=[_place(links)],
+        seeds=[] if kind == "validator" else seeds,
+    )
+    url = {} if links.inbox is None else {"url": f"http://{HOST}:{links.inbox.port}"}
     if kind == "validator":
-        serve = _toml("serve", listen=f"127.0.0.1:{inbox_port}")
+        serve = _toml("serve", listen=f"{HOST}:{inbox_port}")
         return _toml("store", **bucket) + _toml("payloads", local_port=store_port) + serve + network
     if kind == "s3":
         own = _toml("payloads", kind="s3", provider="local", bucket=name, local_port=store_port)
-        return _toml("store", **bucket, url=url) + own + network
+        return _toml("store", **bucket, **url) + own + network
     own = _toml("payloads", kind="p2p", local_port=store_port)
-    return _toml("store", kind="http", url=url) + own + network
+    return _toml("store", kind="http" if url else "p2p", **url) + own + network
 
 
 def _toml(section: str, **fields: object) -> str:
@@ -256,10 +262,3 @@ def _secrets(key: S3Credentials) -> dict[str, str]:
         "SHOAL_S3_ACCESS_KEY_ID": key.access_key,
         "SHOAL_S3_SECRET_ACCESS_KEY": key.secret_key,
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

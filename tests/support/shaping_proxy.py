@@ -69,6 +69,17 @@ class ShapingProxy:
         """Where connections go that are opened from now on."""
         self._target = (host, port)
 
+    @property
+    def num_open(self) -> int:
+        """Connections that are open now."""
+        return len(self._tasks)
+
+    def drop_all(self) -> None:
+        """Ends every connection that is open now."""
+        self.num_dropped += len(self._tasks)
+        for task in tuple(self._tasks):
+            task.cancel()
+
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
