@@ -138,7 +138,7 @@ def tomls() -> list[str]:
     return [
         block
         for block in indented_blocks(README.read_text())
-        if re.match(r"\[[a-z]+\]\n|key_file", block)
+        if re.match(r"\[[a-z]+\]\n|key_file|proxy = ", block)
     ]
 
 
@@ -161,12 +161,13 @@ def test_every_toml_of_the_readme_is_one_that_a_node_or_a_plan_takes(tmp_path):
             plans += 1
             load_run_plan(file)
         else:
-            # A section alone is added to a whole file.
-            whole = block if block.startswith("key_file") else base + block
-            file.write_text(whole)
+            # A section alone is added to a whole file, or takes the place of its own.
+            head = base.partition("[store]")[0] if "store" in sections else base
+            whole = block if block.startswith("key_file") else head + block
+            file.write_text(block + base if block.startswith("proxy") else whole)
             node_files += 1
             load_node_config(file)
-    assert (plans, node_files) == (2, 6)
+    assert (plans, node_files) == (2, 9)
 
 
 def test_the_bucket_policy_gives_away_payloads_and_nothing_else():
