@@ -4,9 +4,11 @@ Without overlap a round's inner loop starts when the round before is applied. Wi
 `timing.overlap = "one-round"` it starts as soon as the round before is staged: while that one's
 payload is uploaded, gathered and recorded, this node already trains. The one update that its
 parameters lack is guessed: its own pseudo-gradient of that round stands in for everybody's (eager
-updates, arXiv 2502.12996). Without a guess every update would be made twice over, from the same
-place, and training would swing instead of converge. The pseudo-gradient is taken against the
-parameters that the inner loop began with.
+updates, arXiv 2502.12996). The guess is replaced by what was really applied as soon as it is:
+between two steps the model is moved by the difference, and what the steps before have learned stays
+(Streaming DiLoCo, arXiv 2501.18512). Only the steps until then are made at another place than the
+one that the update will be applied to. The pseudo-gradient is what the steps did: the parameters
+that the inner loop began with, moved alike, minus those that it ended with.
 
 Guarantees: what a node trains on is a pure function of (run, record, peer) in both modes: the seed
 comes from the newest record that a node is sure to have when the inner loop may start; a checkpoint
@@ -41,14 +43,23 @@ class Learned:
 
     result: InnerResult
     start: list[Flat]
-    """The parameters that it began with."""
+    """The parameters that it began with, moved as the model was."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ground:
+    """What an inner loop's steps are counted from; `start` is the training thread's own."""
+
+    start: list[Flat]
+    next: list[Flat] | None = None
+    """Where to go on from, once the step in progress is made."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
     round_id: int
     task: "asyncio.Task[InnerResult]"
-    start: list[Flat]
+    ground: _Ground
     interrupt: threading.Event
     started_s: float
 
@@ -69,18 +80,26 @@ class InnerLoop:
         """Whether the run trains one round ahead."""
         return self._run.manifest.timing.overlap == OVERLAP
 
-    def start_ahead(self, round_id: int, own: list[Flat]) -> None:
+    def start_ahead(self, round_id: int, guess: list[Flat]) -> None:
         """Begins the inner loop of the next round, if the run overlaps and has that round.
 
         Args:
             round_id: the next round.
-            own: the pseudo-gradient that this node has just staged: its guess of the update that is
-                missing.
+            guess: of the update that is missing: the pseudo-gradient that this node has just
+                staged.
         """
         if self.overlaps and round_id <= self._run.manifest.run.num_rounds and not self._stopped:
-            start = [flat - step for flat, step in zip(self._state.base, own, strict=True)]
+            start = [flat - step for flat, step in zip(self._state.base, guess, strict=True)]
             until_s = self._run.clock.now_s() + self._run.limits.training_s
             self._begin(round_id, start, until_s)
+
+    def rebase(self) -> None:
+        """Lets what runs ahead go on from the base parameters, which have the update by now.
+
+        They must not change before that inner loop has ended, and its result is staged.
+        """
+        if self._running is not None:
+            self._running.ground.next = self._state.base
 
     async def finish(self, round_id: int, until_s: float) -> Learned:
         """The result of a round's inner loop, begun ahead or now.
@@ -99,7 +118,7 @@ class InnerLoop:
         finally:
             if running.task.done():
                 self._end(running)
-        return Learned(result=result, start=running.start)
+        return Learned(result=result, start=running.ground.start)
 
     async def take(self, round_id: int) -> Learned | None:
         """What an inner loop that runs ahead for `round_id` has learned so far; None: none runs."""
@@ -142,11 +161,12 @@ class InnerLoop:
             interrupt.set()
         # Here and not in the thread: the head may move while that waits for its turn.
         batches = self._data.batches(self._seed(round_id), self._run.me.key)
-        work = asyncio.to_thread(self._train, round_id, start, batches, until_s, interrupt)
+        ground = _Ground(start=start)
+        work = asyncio.to_thread(self._train, round_id, ground, batches, until_s, interrupt)
         self._running = _Running(
             round_id=round_id,
             task=asyncio.create_task(work),
-            start=start,
+            ground=ground,
             interrupt=interrupt,
             started_s=self._run.meter.now_s(),
         )
@@ -159,19 +179,26 @@ class InnerLoop:
     def _train(
         self,
         round_id: int,
-        start: list[Flat],
+        ground: _Ground,
         batches: BatchSource,
         until_s: float,
         interrupt: threading.Event,
     ) -> InnerResult:
-        log, clock = self._run.log, self._run.clock
-        self._state.trainer.load_base(start)
-        return self._state.trainer.run(
+        log, clock, trainer = self._run.log, self._run.clock, self._state.trainer
+        trainer.load_base(ground.start)
+
+        def follow() -> None:
+            if ground.next is not None:
+                trainer.move(ground.start, ground.next)
+                ground.start, ground.next = ground.next, None
+
+        return trainer.run(
             round_id,
             batches,
             out_of_time=lambda: clock.now_s() >= until_s,
             interrupt=interrupt,
             on_step=_reporter(log.emit, round_id),
+            before_step=follow,
         )
 
     def _seed(self, round_id: int) -> bytes:

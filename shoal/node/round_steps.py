@@ -147,7 +147,7 @@ class RoundSteps:
             )
         self._notes.stats = staged.stats
         self._notes.pseudo_gradient_norm = staged.pseudo_gradient_norm
-        self._inner.start_ahead(round_id + 1, staged.guess)
+        self._inner.start_ahead(round_id + 1, staged.gradient)
         self.run.log.emit(EventName.PAYLOAD_STAGED, round_id=round_id, num_bytes=len(staged.raw))
         return Staged(round_id, b"" if staged.payload is None else staged.payload.payload_id)
 

@@ -86,6 +86,15 @@ class Trainer:
             for parameter, flat in zip(parameters_of(self.model), base, strict=True):
                 parameter.copy_(torch.from_numpy(flat).view(parameter.shape))
 
+    def move(
+        self, start: Sequence[npt.NDArray[np.float32]], to: Sequence[npt.NDArray[np.float32]]
+    ) -> None:
+        """Adds `to` - `start` to the model's parameters: the steps made since `start` stay."""
+        with torch.no_grad():
+            for parameter, old, new in zip(parameters_of(self.model), start, to, strict=True):
+                shift = torch.from_numpy(new - old).view(parameter.shape)
+                parameter.add_(shift.to(parameter.device))
+
     def state_arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """AdamW's state as named arrays, for a checkpoint; empty before the first step."""
         arrays: dict[str, npt.NDArray[np.generic]] = {}
@@ -111,6 +120,7 @@ class Trainer:
         out_of_time: Callable[[], bool],
         interrupt: threading.Event,
         on_step: Callable[[int, float], None],
+        before_step: Callable[[], None] = lambda: None,
     ) -> InnerResult:
         """Trains the model in place.
 
@@ -120,6 +130,7 @@ class Trainer:
             out_of_time: True once `publish_by` has passed.
             interrupt: set from another thread to end the loop after the step in progress.
             on_step: called after every step with the number of steps made and the loss.
+            before_step: called between steps, when the model may be moved.
 
         Raises:
             HaltError: the loss or the gradient is not finite.
@@ -132,6 +143,7 @@ class Trainer:
             if interrupt.is_set() or out_of_time():
                 reason = EndReason.INTERRUPTED if interrupt.is_set() else EndReason.DEADLINE
                 break
+            before_step()
             batch = batches(step)
             if not batch.is_trainable:
                 continue

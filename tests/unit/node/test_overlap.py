@@ -2,13 +2,15 @@
 
 import asyncio
 import random
+import types
 
 import numpy as np
 import pytest
 
-from shoal.node import staging
+from shoal.node import inner_loop, staging
 from shoal.node.data_source import DataSource
 from shoal.node.inner_loop import InnerLoop
+from shoal.node.model import parameters_of
 from shoal.node.pseudo_gradient import pseudo_gradient
 from shoal.node.round_loop import Outcome
 from shoal.protocol.chain import ChainHead, round_seed
@@ -16,7 +18,7 @@ from shoal.protocol.manifest import TimingSection
 from shoal.storage.errors import StorageUnavailableError
 from tests.support.faulty_store import FaultyStore
 from tests.support.manifests import VALIDATOR, peer
-from tests.support.nodes import SimulatedNode, bigram_manifest, live_through
+from tests.support.nodes import SimulatedNode, bigram_data, bigram_manifest, live_through
 from tests.support.virtual_time import run_virtual
 
 PLAIN = bigram_manifest()
@@ -167,3 +169,78 @@ def test_the_update_that_is_missing_is_guessed_by_ones_own(swarm, monkeypatch):
         for mine, flat, moved in zip(start, base, step, strict=True):
             assert np.array_equal(mine, flat - moved)
             assert not np.array_equal(mine, flat)
+
+
+def test_what_runs_ahead_goes_on_from_what_was_applied_in_the_middle_of_its_steps(
+    swarm, monkeypatch
+):
+    """Two steps from the guess, then the record is applied, then the third step."""
+
+    async def body(loop):
+        _, node = swarm(loop, FaultyStore(), num_peers=1)
+        guess = [np.full_like(flat, 0.25) for flat in node.state.base]
+        applied = [flat + np.float32(0.5) for flat in node.state.base]
+        plain, seen = DataSource.batches, []
+
+        def batches(self, seed, key):
+            source = plain(self, seed, key)
+
+            def batch(step):
+                parameters = parameters_of(node.state.trainer.model)
+                seen.append([p.detach().numpy().reshape(-1).copy() for p in parameters])
+                if step == 1:
+                    for flat, new in zip(node.state.base, applied, strict=True):
+                        flat[:] = new
+                    inner.rebase()
+                return source(step)
+
+            return batch
+
+        monkeypatch.setattr(DataSource, "batches", batches)
+        inner = InnerLoop(node.run, node.state, bigram_data(AHEAD))
+        before = [flat.copy() for flat in node.state.base]
+        inner.start_ahead(2, guess)
+        learned = await inner.finish(2, 0.0)
+        return learned, seen, before, applied, guess
+
+    learned, seen, before, applied, guess = run_virtual(body)
+    assert learned.result.steps == AHEAD.training.inner_steps == len(seen) == 3
+    for i, (flat, moved) in enumerate(zip(before, guess, strict=True)):
+        assert np.array_equal(seen[0][i], flat - moved)
+        assert np.array_equal(learned.start[i], applied[i])
+        # The second step was made from the guess, the third from what was applied: one step each
+        # of at most a learning rate, where the base moved by 0.5 and the guess by 0.25.
+        rate = AHEAD.training.learning_rate * 1.5
+        assert np.abs(seen[1][i] - (flat - moved)).max() <= rate
+        assert np.abs(seen[2][i] - applied[i]).max() <= 2 * rate
+        assert np.abs(seen[2][i] - applied[i]).max() > 0
+
+
+def test_a_pseudo_gradient_is_taken_from_the_base_that_the_round_begins_with(swarm, monkeypatch):
+    """Whatever was guessed: once the record is applied in time, every start is everybody's base."""
+
+    async def late(func, *args):
+        # The record of the round before is applied long before the first step.
+        await asyncio.sleep(30.0)
+        return func(*args)
+
+    monkeypatch.setattr(
+        inner_loop, "asyncio", types.SimpleNamespace(**{**vars(asyncio), "to_thread": late})
+    )
+    pairs = []
+
+    async def body(loop):
+        nodes = swarm(loop, FaultyStore(), num_peers=2)
+
+        def noting(start, local):
+            node = next(n for n in nodes if local[0] is parameters_of(n.state.trainer.model)[0])
+            same = all(np.array_equal(a, b) for a, b in zip(start, node.state.base, strict=True))
+            pairs.append((node.state.head.round_id + 1, same))
+            return pseudo_gradient(start, local)
+
+        monkeypatch.setattr(staging, "pseudo_gradient", noting)
+        await asyncio.gather(*(node.live() for node in nodes))
+        assert_agreed(nodes)
+
+    run_virtual(body)
+    assert sorted(pairs) == [(r, True) for r in range(1, NUM_ROUNDS + 1) for _ in range(2)]

@@ -240,3 +240,30 @@ def test_a_state_array_is_a_copy():
     kept = {name: value.tobytes() for name, value in arrays.items()}
     run(trainer)
     assert {name: value.tobytes() for name, value in arrays.items()} == kept
+
+
+def test_moving_the_model_keeps_what_the_steps_have_learned():
+    trainer = trainer_with()
+    start = bigram_base()
+    run(trainer)
+    before = [p.detach().numpy().reshape(-1).copy() for p in trainer.model.parameters()]
+    to = [flat * np.float32(3) + np.float32(1) for flat in start]
+    trainer.move(start, to)
+    after = [p.detach().numpy().reshape(-1) for p in trainer.model.parameters()]
+    for old, new, here, there in zip(before, after, start, to, strict=True):
+        assert not np.array_equal(old, here)
+        assert np.allclose(new - there, old - here, atol=1e-5)
+
+
+def test_the_model_may_be_moved_before_every_step():
+    calls = []
+    trainer = trainer_with()
+    trainer.run(
+        1,
+        lambda step: calls.append(f"batch {step}") or batch(step),
+        out_of_time=lambda: False,
+        interrupt=threading.Event(),
+        on_step=lambda step, loss: calls.append("step"),
+        before_step=lambda: calls.append("move?"),
+    )
+    assert calls == [c for i in range(4) for c in ("move?", f"batch {i}", "step")]

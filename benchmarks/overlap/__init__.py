@@ -1,0 +1,1 @@
+"""How much of a round is communication that training feels, without overlap and with it."""
