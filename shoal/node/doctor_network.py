@@ -24,7 +24,7 @@ from shoal.node.locks import lock_folder
 from shoal.node.network.addresses import parse_seed
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.dnsaddr import LookUp, dns_look_up, is_dnsaddr, resolve_dnsaddr
-from shoal.node.network.messages import Probed, Reach
+from shoal.node.network.finding_messages import Probed, Reach
 from shoal.node.network.reaching import SeedSource
 from shoal.node.rendezvous import read_seeds
 from shoal.node.store_keys import P2P

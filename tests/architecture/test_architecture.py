@@ -24,6 +24,10 @@ LONGER = {
     "shoal/node/doctor.py": "one list of checks",
     "shoal/node/gatherer.py": "the whole life of one round's gather, with its boundary",
     "shoal/node/network/client.py": "one side of one conversation with the network process",
+    "shoal/node/network/libp2p.py": "the one door to hivemind",
+    "shoal/node/network/libp2p.py": "the one door to hivemind",
+    "shoal/node/network/messages.py": "all messages between a node and its network process",
+    "shoal/node/network/run_objects.py": "one store",
     "shoal/node/network/streams.py": "one stream protocol, both ends",
     "shoal/node/swarm_report.py": "a table, a picture and a summary of the same figures",
     "shoal/protocol/identity.py": "keys, their files and their text form",
@@ -140,6 +144,7 @@ def test_names_of_events_are_frozen():
         "record-rejected",
         "record-written",
         "round",
+        "bandwidth",
         "warning",
         "node-stopped",
     }

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from shoal.node.network import messages, signed_records
+from shoal.node.network import finding_messages, messages, signed_records
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
 from shoal.node.network.downloads import Download, FileSink, MemorySink, Source
@@ -73,7 +73,7 @@ class NetworkClient:
         )
         self._publishing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._seeds: dict[SeedSource, messages.AddSeeds] = {}
+        self._seeds: dict[SeedSource, finding_messages.AddSeeds] = {}
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -189,28 +189,32 @@ class NetworkClient:
         Raises:
             PeerUnavailableError: The process does not answer in time.
         """
-        request = messages.AddSeeds(source=source, addresses=texts)
+        request = finding_messages.AddSeeds(source=source, addresses=texts)
         self._seeds[source] = request
         await self._supervisor.ask(request, messages.Done, timeout_s)
 
-    async def probe_seed(self, source: SeedSource, text: str, timeout_s: float) -> messages.Probed:
+    async def probe_seed(
+        self, source: SeedSource, text: str, timeout_s: float
+    ) -> finding_messages.Probed:
         """Try one seed, an address with an id, step by step.
 
         Raises:
             PeerUnavailableError: The process does not answer in time.
             ValueError: It is no such address.
         """
-        request = messages.ProbeSeed(source=source, address=text, timeout_ms=int(timeout_s * 1000))
-        return await self._supervisor.ask(request, messages.Probed, timeout_s + _MARGIN_S)
+        request = finding_messages.ProbeSeed(
+            source=source, address=text, timeout_ms=int(timeout_s * 1000)
+        )
+        return await self._supervisor.ask(request, finding_messages.Probed, timeout_s + _MARGIN_S)
 
-    async def ask_reach(self, timeout_s: float) -> messages.Reach:
+    async def ask_reach(self, timeout_s: float) -> finding_messages.Reach:
         """Ask connected peers whether they can dial this one.
 
         Raises:
             PeerUnavailableError: No answer in time.
         """
-        request = messages.AskReach(timeout_ms=int(timeout_s * 1000))
-        return await self._supervisor.ask(request, messages.Reach, timeout_s + _MARGIN_S)
+        request = finding_messages.AskReach(timeout_ms=int(timeout_s * 1000))
+        return await self._supervisor.ask(request, finding_messages.Reach, timeout_s + _MARGIN_S)
 
     @property
     def own_record(self) -> bytes | None:

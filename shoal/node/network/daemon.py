@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from shoal.node.network import frames, messages, packing
+from shoal.node.network import finding_messages, frames, messages, packing
 from shoal.node.network.addresses import parse_peer
 from shoal.node.network.dht_desk import DhtDesk
 from shoal.node.network.errors import FrameError
@@ -182,7 +182,11 @@ class Daemon:
                 await self._fetch(request_id, request)
             case messages.AskSize():
                 return await self._ask_size(request)
-            case messages.AddSeeds() | messages.ProbeSeed() | messages.AskReach():
+            case (
+                finding_messages.AddSeeds()
+                | finding_messages.ProbeSeed()
+                | finding_messages.AskReach()
+            ):
                 return await self._finding.do(request)
             case Start():
                 raise ValueError("the process has been told before what to be")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from shoal.node.network import dial_back, messages, streams
+from shoal.node.network import dial_back, finding_messages, messages, streams
 from shoal.node.network.addresses import Address, parse_seed
 from shoal.node.network.dial_back import DialBackServer, DialBackStatus, ports_of
 from shoal.node.network.libp2p import Libp2p, dial_alone
@@ -86,7 +86,8 @@ class Finding:
         await asyncio.gather(self._keeper.run(), watch_for_gaps(time.time, self._wake))
 
     async def do(
-        self, request: messages.AddSeeds | messages.ProbeSeed | messages.AskReach
+        self,
+        request: finding_messages.AddSeeds | finding_messages.ProbeSeed | finding_messages.AskReach,
     ) -> Answer:
         """Do what the node asks for.
 
@@ -101,12 +102,12 @@ class Finding:
             OSError: p2pd does not answer.
         """
         match request:
-            case messages.AddSeeds():
+            case finding_messages.AddSeeds():
                 self._keeper.add(SeedSource(request.source), request.addresses)
                 return messages.Done()
-            case messages.ProbeSeed():
+            case finding_messages.ProbeSeed():
                 return await self._probe(request)
-            case messages.AskReach():
+            case finding_messages.AskReach():
                 async with asyncio.timeout(request.timeout_ms / 1000):
                     return await self._ask_reach()
 
@@ -114,7 +115,7 @@ class Finding:
         _log.warning("this machine slept or its clock was set: trying all seeds again")
         self._keeper.wake()
 
-    async def _probe(self, request: messages.ProbeSeed) -> messages.Probed:
+    async def _probe(self, request: finding_messages.ProbeSeed) -> finding_messages.Probed:
         seed = Seed(SeedSource(request.source), parse_seed(request.address))
         was_connected = seed.address.libp2p_id in await self._host.connected()
         steps = _Steps()
@@ -124,7 +125,7 @@ class Finding:
                 await self._walk(seed, steps)
         except (OSError, StorageError) as error:
             detail = str(error) or f"no answer within {request.timeout_ms / 1000:.0f} s"
-        return messages.Probed(
+        return finding_messages.Probed(
             took_ms=steps.took_ms,
             failed_step=steps.now if detail else "",
             detail=detail,
@@ -162,11 +163,11 @@ class Finding:
         finally:
             writer.close()
 
-    async def _ask_reach(self) -> messages.Reach:
+    async def _ask_reach(self) -> finding_messages.Reach:
         ports = () if self._options.client_mode else ports_of(await self._host.addresses())
         shown = tuple(port.text for port in ports)
         if not ports:
-            return messages.Reach(status="unasked")
+            return finding_messages.Reach(status="unasked")
         answers: list[str] = []
         status, observed = "nobody", ""
         for peer in (await self._host.connected())[:MAX_ASKED]:
@@ -182,7 +183,9 @@ class Finding:
                 break
             if said is DialBackStatus.NOT_REACHED:
                 status = "not-reached"
-        return messages.Reach(status=status, observed=observed, ports=shown, answers=tuple(answers))
+        return finding_messages.Reach(
+            status=status, observed=observed, ports=shown, answers=tuple(answers)
+        )
 
     async def _ask_peer(
         self, peer: str, ports: tuple[dial_back.Port, ...]
