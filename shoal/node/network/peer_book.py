@@ -26,7 +26,7 @@ MAX_SOURCES: Final = 8
 """Peers that are asked for an object besides its author and the validators."""
 MAX_SCANNED: Final = 64
 LOOK_UP_TIMEOUT_S: Final = 10.0
-_KEPT_S: Final = 10.0
+_KEPT_S: Final = 5.0
 _MISSING_S: Final = 1.0
 _LEARN_TIMEOUT_S: Final = 20.0
 

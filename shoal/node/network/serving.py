@@ -39,6 +39,8 @@ from shoal.storage.pacing import Kind, RateLimit
 
 CONTROL_OBJECT_BYTES: Final = 64 * 1024
 """Objects up to this length are records and announcements: they go before payloads."""
+MAX_SMALL_PER_PEER: Final = 8
+"""Streams of one peer for small objects and sizes, besides those for payloads."""
 MAX_WAITING: Final = 64
 """Streams that may be open without having been given a slot."""
 _REQUEST_LIMITS: Final = Limits(timeout_s=10.0, min_bytes_per_s=0.0)
@@ -52,6 +54,11 @@ class ServedObject:
 
     path: Path
     num_bytes: int
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether it is larger than records and announcements."""
+        return self.num_bytes > CONTROL_OBJECT_BYTES
 
 
 class ObjectServer:
@@ -90,6 +97,7 @@ class ObjectServer:
         self._limits = Limits(timeout_s=_DAY_S, min_bytes_per_s=min_bytes_per_s)
         self._objects: dict[bytes, ServedObject] = {}
         self._busy: Counter[str] = Counter()
+        self._busy_small: Counter[str] = Counter()
         self._num_open = 0
         self.num_bytes_up = 0
         self.gives_bulk = True
@@ -137,25 +145,36 @@ class ObjectServer:
         try:
             request_pace = Pace(_REQUEST_LIMITS, time.monotonic)
             wanted = parse_request(await read_exactly(reader, REQUEST_BYTES, request_pace))
-            with self._slot(peer) as free:
-                await self._answer(wanted, writer, free=free)
+            served = await asyncio.to_thread(self._find, wanted)
+            # Records and sizes never wait for those who take payloads.
+            is_bulk = bool(wanted and wanted.num_bytes and served and served.is_bulk)
+            with self._slot(peer, is_bulk=is_bulk) as free:
+                await self._answer(wanted, served, writer, free=free)
                 await read_exactly(reader, 1, Pace(_THANKS_LIMITS, time.monotonic))
         finally:
             self._num_open -= 1
 
-    async def _answer(self, wanted: ObjectRequest | None, writer: Writer, *, free: bool) -> None:
-        served = None if wanted is None else await asyncio.to_thread(self._find, wanted.object_id)
+    async def _answer(
+        self,
+        wanted: ObjectRequest | None,
+        served: ServedObject | None,
+        writer: Writer,
+        *,
+        free: bool,
+    ) -> None:
         status = self._judge(wanted, served, free=free)
         total_bytes = served.num_bytes if served and status is StreamStatus.OK else 0
         pace = Pace(self._limits, time.monotonic)
         writer.write(pack_answer(status, total_bytes))
         await pace.wait(writer.drain)
         if wanted is not None and served is not None and status is StreamStatus.OK:
-            is_small = served.num_bytes <= CONTROL_OBJECT_BYTES
-            kind: Kind = "control" if is_small else "bulk"
+            kind: Kind = "bulk" if served.is_bulk else "control"
             await self._send(served.path, wanted, writer, pace, kind)
 
-    def _find(self, object_id: bytes) -> ServedObject | None:
+    def _find(self, wanted: ObjectRequest | None) -> ServedObject | None:
+        if wanted is None:
+            return None
+        object_id = wanted.object_id
         if object_id == self._clock_id:
             # Only its length is ever asked for.
             return ServedObject(Path(os.devnull), int(time.time() * 1000))
@@ -177,7 +196,7 @@ class ObjectServer:
             return StreamStatus.NOT_FOUND
         if wanted.offset + wanted.num_bytes > served.num_bytes:
             return StreamStatus.BAD_REQUEST
-        if served.num_bytes > CONTROL_OBJECT_BYTES and wanted.num_bytes and not self.gives_bulk:
+        if served.is_bulk and wanted.num_bytes and not self.gives_bulk:
             return StreamStatus.BUSY
         return StreamStatus.OK if free else StreamStatus.BUSY
 
@@ -209,16 +228,18 @@ class ObjectServer:
             yield data[start : start + size]
 
     @contextmanager
-    def _slot(self, peer: str) -> Iterator[bool]:
-        free = (
-            self._busy.total() < self._max_streams and self._busy[peer] < self._max_streams_per_peer
-        )
-        self._busy[peer] += free
+    def _slot(self, peer: str, *, is_bulk: bool) -> Iterator[bool]:
+        busy = self._busy if is_bulk else self._busy_small
+        most = self._max_streams if is_bulk else MAX_WAITING
+        most_of_peer = self._max_streams_per_peer if is_bulk else MAX_SMALL_PER_PEER
+        free = busy.total() < most and busy[peer] < most_of_peer
+        busy[peer] += free
         try:
             yield free
         finally:
-            self._busy[peer] -= free
-            self._busy += Counter()  # drops the zeros
+            busy[peer] -= free
+            if not busy[peer]:
+                del busy[peer]
 
 
 def _plain_file(path: Path) -> ServedObject | None:

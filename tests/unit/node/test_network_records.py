@@ -1,6 +1,7 @@
 """The rules of the DHT's records, against a model of what a node has seen."""
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ from shoal.node.network.dht_records import (
     record_key,
     unwrap_value,
 )
+from shoal.node.network.object_ids import clock_id, known_peers_id, record_object_id
 from shoal.node.network.signed_records import (
     MAX_RECORD_BYTES,
     PeerRecord,
@@ -382,3 +384,46 @@ def test_only_the_one_msgpack_form_is_unwrapped(data: bytes) -> None:
         data if len(data) > 255 else None
     )
     assert unwrap_value(msgpack.packb([data])) is None
+
+
+def test_the_bytes_of_a_pointer_and_of_keys_and_ids_never_change() -> None:
+    who = PEERS[0]
+    pointer = RecordPointer(
+        run_id=RUN_ID,
+        peer_key=who.peer.key,
+        sequence=9,
+        expires_at_s=START_S + ROUND_S,
+        round_id=7,
+        record_sha256=bytes(range(32, 64)),
+        num_bytes=512,
+    )
+    raw = signed_records.build(who, pointer)
+    assert len(raw) == 427
+    assert hashlib.sha256(raw).hexdigest() == (
+        "3d0bb07c876fe23355f2e43eb08a6a3b94044e217779f1eedba4ad95cc010629"
+    )
+    assert signed_records.read(raw).statement == pointer
+    assert [record_key(RUN_ID, who.peer, kind).hex()[:16] for kind in KINDS] == [
+        "70ea3a7f74270e49",
+        "c9458c56fa297c10",
+        "cd3e936ea79f9aa4",
+        "58585329b599a104",
+    ]
+    ids = record_object_id(RUN_ID, 7), known_peers_id(RUN_ID), clock_id(RUN_ID)
+    assert [object_id.hex()[:16] for object_id in ids] == [
+        "46bd2914b8b68298",
+        "43890cf978023b24",
+        "8575691778ff3251",
+    ]
+
+
+def test_the_peers_whose_records_passed_are_known_until_those_are_over() -> None:
+    now_s = float(START_S)
+    rules = RecordRules(run_id=RUN_ID, max_ahead_s=AHEAD_S, now_s=lambda: now_s)
+    for number, who in enumerate(PEERS):
+        now_s += number
+        for kind in (PEER_KIND, PUBLISHED_KIND):
+            rules.check(place_of(kind, who), make(kind, who, 1, START_S + 50), START_S + 50)
+    assert rules.peers() == tuple(who.peer for who in reversed(PEERS))
+    now_s += AHEAD_S
+    assert rules.peers() == ()

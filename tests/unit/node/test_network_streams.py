@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
+from shoal.node.network.object_ids import clock_id
 from shoal.node.network.serving import ObjectServer
 from shoal.node.network.streams import (
     ANSWER_BYTES,
@@ -360,23 +362,35 @@ def test_slots_are_bounded_per_peer_and_in_all_and_come_back(tmp_path: Path) -> 
     async def run() -> None:
         server = server_of(tmp_path, max_streams=3)
         size = ObjectRequest(run_id=RUN_ID, object_id=OBJECT_ID, offset=0, num_bytes=0)
+        whole = wanted_from().pack()
 
-        async def hold(peer: str) -> asyncio.Task[None]:
-            reader = stream_of(size.pack(), ends=False)
+        async def hold(peer: str, count: int) -> asyncio.Task[None]:
+            reader = stream_of(whole, ends=False)
             task = asyncio.create_task(server.answer(peer, reader, Sent()))
-            await asyncio.sleep(0.01)
+            async with asyncio.timeout(10):
+                while server._busy.total() < count:  # noqa: ASYNC110 - polls
+                    await asyncio.sleep(0.001)
             return task
 
-        holders = [await hold("a"), await hold("a")]
-        assert await answer_to(server, size.pack(), "a") is StreamStatus.BUSY
-        assert await answer_to(server, size.pack(), "b") is StreamStatus.OK
-        holders.append(await hold("b"))
-        assert await answer_to(server, size.pack(), "c") is StreamStatus.BUSY
+        async def status_of(peer: str) -> StreamStatus:
+            sent = Sent()
+            await server.answer(peer, stream_of(whole + THANKS), sent)
+            return StreamStatus(struct.unpack_from("<H", sent.data, 8)[0])
+
+        holders = [await hold("a", 1), await hold("a", 2)]
+        assert await status_of("a") is StreamStatus.BUSY
+        # Sizes and small objects do not wait for payloads.
+        assert await answer_to(server, size.pack(), "a") is StreamStatus.OK
+        assert await status_of("b") is StreamStatus.OK
+        holders.append(await hold("b", 3))
+        assert await status_of("c") is StreamStatus.BUSY
         for task in holders:
             task.cancel()
         await asyncio.wait(holders)
         for peer in "abc":
-            assert await answer_to(server, size.pack(), peer) is StreamStatus.OK
+            assert await status_of(peer) is StreamStatus.OK
+        assert not server._busy
+        assert not server._busy_small
 
     asyncio.run(run())
 
@@ -416,3 +430,40 @@ def test_only_files_of_the_given_length_are_served(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="bytes"):
         server.add(b"short", tmp_path / "object", TOTAL)
     assert server.num_objects == 1
+
+
+def test_files_of_a_folder_are_served_by_their_names_and_links_are_not(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder, data = tmp_path / "folder", b"record" * 9
+        folder.mkdir()
+        server = ObjectServer(
+            run_id=RUN_ID,
+            max_streams=1,
+            max_streams_per_peer=1,
+            min_bytes_per_s=0.0,
+            folders=(tmp_path / "missing", folder),
+        )
+        for number, name in enumerate(("{}", "{}+", "{}.tmp", "link")):
+            object_id = bytes([number]) * 32
+            (folder / name.format(object_id.hex())).write_bytes(data)
+        (folder / (bytes([3]) * 32).hex()).symlink_to(folder / "link")
+        wanted = StreamStatus.OK, StreamStatus.OK, StreamStatus.NOT_FOUND, StreamStatus.NOT_FOUND
+        for number, status in enumerate(wanted):
+            size = ObjectRequest(
+                run_id=RUN_ID, object_id=bytes([number]) * 32, offset=0, num_bytes=0
+            )
+            assert await answer_to(server, size.pack()) is status, number
+
+    asyncio.run(run())
+
+
+def test_the_clock_is_the_length_of_an_object(tmp_path: Path) -> None:
+    async def run() -> None:
+        server, sent = server_of(tmp_path), Sent()
+        size = ObjectRequest(run_id=RUN_ID, object_id=clock_id(RUN_ID), offset=0, num_bytes=0)
+        before_ms = int(time.time() * 1000)
+        await server.answer("a", stream_of(size.pack() + THANKS), sent)
+        [found_ms] = struct.unpack_from("<Q", sent.data, 12)
+        assert before_ms <= found_ms <= time.time() * 1000
+
+    asyncio.run(run())
