@@ -1,13 +1,12 @@
 """The links of a soak's nodes: a proxy for each way that leads to a node or away from it."""
 
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.soak.waiting import run_python
 from tests.support.shaping_proxy import ShapingProxy
 
 HOST = "127.0.0.1"
@@ -48,12 +47,10 @@ async def open_links(
     return held, found
 
 
-def libp2p_id(node_folder: Path) -> str:
+async def libp2p_id(node_folder: Path) -> str:
     """The id of a node's libp2p process before it runs, so that others can be told."""
     folder = node_folder / "state" / "network"
-    command = [sys.executable, "-m", "shoal.node.network.identify", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - ours
-    return done.stdout.strip()
+    return await run_python("-m", "shoal.node.network.identify", str(folder))
 
 
 def free_port() -> int:

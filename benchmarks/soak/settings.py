@@ -7,9 +7,9 @@ from typing import Final
 SAMPLE_S: Final = 5.0
 PSS_EVERY: Final = 6
 """Proportional sizes take the kernel a walk over all pages: every sixth sample."""
-WARM_UP_S: Final = 240.0
+WARM_UP_S: Final = 300.0
 """A process's first minutes, in which caches, pools and arenas fill, say nothing of leaks."""
-MIN_SPAN_S: Final = 360.0
+MIN_SPAN_S: Final = 600.0
 """A shorter rest of a process's life has no slope."""
 MAX_MEMORY_MIB_PER_H: Final = 24.0
 MAX_FDS_PER_H: Final = 12.0

@@ -17,7 +17,7 @@ from benchmarks.soak.links import HOST, Links, free_port, libp2p_id, open_links
 from benchmarks.soak.procfs import TOKEN_NAME
 from benchmarks.soak.settings import SoakSettings
 from benchmarks.soak.store_server import StoreServer
-from benchmarks.soak.waiting import happens
+from benchmarks.soak.waiting import happens, run_python
 from shoal.node.config import RunPlan, load_run_plan
 from shoal.node.start_node import EVENTS_FILE
 from shoal.node.swarm_events import NodeView
@@ -137,6 +137,8 @@ async def open_swarm(settings: SoakSettings, root: Path, token: str) -> AsyncIte
     """Sets a run up in an empty folder; no node runs yet."""
     temporary = root / "tmp"
     temporary.mkdir(parents=True)
+    # Once for all nodes, which else would all compile the same kernels at the same time.
+    await run_python("-c", "from shoal.compression.warm_up import warm_up; warm_up()")
     async with AsyncExitStack() as held:
         forge = Forge(**{TOKEN_NAME: token, "TMPDIR": str(temporary)})
         held.callback(forge.close)
@@ -165,7 +167,7 @@ async def _assemble(
     await held.enter_async_context(open_now)
     seeds = []
     if not settings.p2p_over_http:
-        identity = libp2p_id(root / "nodes" / VALIDATOR)
+        identity = await libp2p_id(root / "nodes" / VALIDATOR)
         seeds = [f"{_place(links[VALIDATOR])}/p2p/{identity}"]
     tomls = [
         _node_toml(kind, name, links[name], inbox_port, seeds)
