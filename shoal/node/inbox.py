@@ -11,8 +11,7 @@ Guarantees: the length is known and right before a byte of a body is read (exact
 payload length, at most 1 KiB for an announcement); a body that comes too slowly is dropped; what is
 stored was verified like everything a validator gathers; keys are parsed, not used as they come, and
 lie under this run's prefix; one client's fault is that client's answer and never the server's end;
-what is moved here is counted and kept to the node's caps and quotas, announcements and records
-before payloads.
+what is moved here keeps to the node's caps and quotas.
 
 Does not do: authenticate readers (everything here is public), overwrite, delete, or serve pages.
 aiohttp's server enters here and in `web`.
@@ -23,19 +22,20 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from shoal.node.errors import ConfigError
+from shoal.node.inbox_bodies import drop_body, paid, read_body, send_body
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.protocol.announcement import MAX_ANNOUNCEMENT_BYTES, AnnouncementType, read_announcement
 from shoal.protocol.chain import ChainHead
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.identity import PeerId, parse_peer_key
 from shoal.protocol.payload import PayloadContext, validate
-from shoal.storage.allowance import block_bytes, check_quota, paid_by, spend
+from shoal.storage.allowance import check_quota, spend
 from shoal.storage.errors import (
     InvalidKeyError,
     ObjectExistsError,
@@ -43,9 +43,7 @@ from shoal.storage.errors import (
     StorageError,
     StorageFullError,
 )
-from shoal.storage.meter import SERVED, Transfer
 from shoal.storage.object_store import ObjectStore
-from shoal.storage.pacing import Kind
 from shoal.storage.waits import excused_timeout
 
 logger = logging.getLogger(__name__)
@@ -53,11 +51,6 @@ logger = logging.getLogger(__name__)
 _MAX_PAGE_KEYS = 1000
 _MAX_UPLOADS = 16
 """Payloads that come in at the same time; announcements do not wait for them."""
-_CONTROL_BYTES = 64 * 1024
-"""Objects up to this length are the control plane's."""
-_BLOCK_BYTES = 256 * 1024
-OTHERS = "others"
-"""Whose transfers these are, for the meter."""
 _BODY_S = 10.0
 _MIN_BYTES_PER_S = 65536.0
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
@@ -120,12 +113,12 @@ class Inbox:
             if not 0 <= start <= end < info.num_bytes:
                 return web.Response(status=416)
         headers["Content-Length"] = str(length)
-        with self._paid(_kind(info.num_bytes)):
+        with paid(self._run.meter, info.num_bytes):
             check_quota("up", key)
             body = await self._store.get(key, max_bytes=length, start=start, length=length)
             answer = web.StreamResponse(status=status, headers=headers)
             await answer.prepare(request)
-            await self._send(answer, memoryview(body))
+            await send_body(answer, memoryview(body), self._run.meter)
         return answer
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -140,7 +133,7 @@ class Inbox:
         )
         headers = {} if page.next_after is None else {"X-Next-After": page.next_after}
         text = "\n".join(page.keys)
-        with self._paid("control"):
+        with paid(self._run.meter, 0):
             await spend("up", len(text))
         return web.Response(text=text, headers=headers)
 
@@ -149,7 +142,7 @@ class Inbox:
         slot = self._slot(request.match_info["key"])
         self._check_length(slot, request.content_length)
         deadline_s = _BODY_S + (request.content_length or 0) / _MIN_BYTES_PER_S
-        with self._paid(_kind(request.content_length or 0)):
+        with paid(self._run.meter, request.content_length or 0):
             check_quota("down", slot.key)
             # An announcement is small: it never waits until payloads have come.
             is_bulk = slot.kind == "payload"
@@ -157,7 +150,7 @@ class Inbox:
                 self._uploads if is_bulk else contextlib.nullcontext(),
                 excused_timeout(deadline_s),
             ):
-                raw = await _read(request)
+                raw = await read_body(request)
         await asyncio.to_thread(self._verify, slot, raw)
         await self._store.put(slot.key, raw)
         return web.Response(status=201)
@@ -172,42 +165,12 @@ class Inbox:
         num_bytes = request.content_length
         if num_bytes is None or num_bytes > self._run.manifest.payload_bytes:
             raise RemoteProtocolError(ErrorCode.E_LEN, f"{num_bytes} bytes, at most a payload's")
-        with self._paid("bulk"):
+        with paid(self._run.meter, self._run.manifest.payload_bytes):
             check_quota("down", "sink")
             limit_s = _BODY_S + num_bytes / _MIN_BYTES_PER_S
             async with self._uploads, excused_timeout(limit_s):
-                async for block in request.content.iter_chunked(_BLOCK_BYTES):
-                    await spend("down", len(block))
+                await drop_body(request)
         return web.Response(status=204)
-
-    def _paid(self, kind: Kind) -> AbstractContextManager[None]:
-        return paid_by(self._run.meter.bandwidth, kind)
-
-    async def _send(self, answer: web.StreamResponse, body: memoryview) -> None:
-        """Block by block, as the cap lets them go; counted also when the client goes away."""
-        now_s, size = self._run.meter.now_s, block_bytes("up", _BLOCK_BYTES)
-        started_at_s, num_sent = now_s(), 0
-        try:
-            for start in range(0, len(body), size):
-                block = body[start : start + size]
-                await spend("up", len(block))
-                await answer.write(block)
-                num_sent += len(block)
-            await answer.write_eof()
-        finally:
-            self._run.meter.record(
-                Transfer(
-                    peer=OTHERS,
-                    direction="up",
-                    kind=SERVED,
-                    num_bytes=num_sent,
-                    started_at_s=started_at_s,
-                    first_byte_s=0.0 if num_sent else None,
-                    total_s=now_s() - started_at_s,
-                    ok=num_sent == len(body),
-                    num_retries=0,
-                )
-            )
 
     def _own_key(self, key: str) -> str:
         if not key.startswith(self._run.manifest.run_id.hex() + "/"):
@@ -259,19 +222,6 @@ class Inbox:
                 raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "another kind of announcement")
         if peer != slot.peer:
             raise RemoteProtocolError(ErrorCode.E_OBJECT_KEY, "signed by another peer")
-
-
-def _kind(num_bytes: int) -> Kind:
-    return "control" if num_bytes <= _CONTROL_BYTES else "bulk"
-
-
-async def _read(request: web.Request) -> bytes:
-    """The body, whose length was checked, in room of its length, as the cap lets it come."""
-    body = bytearray()
-    async for block in request.content.iter_chunked(_BLOCK_BYTES):
-        body += block
-        await spend("down", len(block))
-    return bytes(body)
 
 
 @asynccontextmanager

@@ -167,7 +167,8 @@ def test_every_toml_of_the_readme_is_one_that_a_node_or_a_plan_takes(tmp_path):
             file.write_text(block + base if block.startswith("proxy") else whole)
             node_files += 1
             load_node_config(file)
-    assert (plans, node_files) == (2, 9)
+    assert plans == 2
+    assert node_files >= 9
 
 
 def test_the_bucket_policy_gives_away_payloads_and_nothing_else():
