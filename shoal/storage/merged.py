@@ -1,8 +1,7 @@
 """Two stores that hold the same keys, as one.
 
-Reads come from the first that has the object; a store that does not answer is left alone for a
-while and tried again; where the first has no such small object, the second is not waited for long.
-A list is the union. Two ways of writing:
+Reads come from the first that has the object, and do not wait long for the second's word on a small
+one; a store that does not answer is left alone for a while. A list is the union. Ways of writing:
 
 * the first is the truth: it takes the write or nobody does, the second follows as well as it can
   (a validator's own store, and the network);
@@ -41,6 +40,7 @@ AWAY_S: Final = 5.0
 """How long a store that did not answer is not asked, if the other one answers."""
 MAX_SHARED_BYTES: Final = 64 * 1024
 SOON_S: Final = 1.0
+_MAX_SMALL_BYTES: Final = 1 << 20
 _MAX_REMEMBERED: Final = 65_536
 _HANGS_S: Final = 5.0
 
@@ -127,7 +127,7 @@ class MergedStore:
         """
         return await self._read(
             lambda store: store.get(key, max_bytes=max_bytes, start=start, length=length),
-            is_small=max_bytes <= MAX_SHARED_BYTES,
+            is_small=max_bytes <= _MAX_SMALL_BYTES,
         )
 
     async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
