@@ -49,6 +49,7 @@ slow: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compression
 	$(BIN)/python -m benchmarks.gather
+	$(BIN)/python -m benchmarks.overlap
 
 soak: $(READY)
 	$(BIN)/python -m benchmarks.soak --minutes 60 --peers-s3 6 --peers-p2p 6 --seed 1 --out runs/soak
