@@ -194,7 +194,8 @@ class SeedKeeper:
     async def _try_one(self, seed: Seed, connected: set[str]) -> bool:
         libp2p_id = seed.address.libp2p_id
         if libp2p_id == self._host.peer_id or libp2p_id in connected:
-            self.lines[seed.text] = "connected"
+            own = libp2p_id == self._host.peer_id
+            self.lines[seed.text] = "this node itself" if own else "connected"
             return True
         try:
             there = await reach(seed, self._ways)
