@@ -97,7 +97,6 @@ def init_run_at(
     """
     plan = _checked_plan(plan_file, out, threshold)
     config = load_node_config(config_file)
-    ids = tuple(_peer(text) for text in validators) or (_key_of(config),)
     match config.store.kind:
         case "directory":
             target = _folder(Path(config.store.path))
@@ -106,6 +105,7 @@ def init_run_at(
         case other:
             expected = '"directory" or "s3": a run is made where the validator writes'
             raise ConfigError(config_file, "store.kind", expected, repr(other))
+    ids = tuple(_peer(text) for text in validators) or (_key_of(config),)
     return _run(plan, target, out, ids, work, threshold, tell)
 
 

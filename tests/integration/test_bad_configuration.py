@@ -450,6 +450,28 @@ def init_into_a_store_that_is_a_file(place: Place) -> list[str | Path]:
     ]  # fmt: skip
 
 
+@case(2, "--config: expected either a node.toml, or --store with a folder, found neither")
+def init_without_a_store(place: Place) -> list[str | Path]:
+    return ["init", write_plan(place.case), "--out", place.case / "m.json"]
+
+
+@case(2, 'store.kind: expected "directory" or "s3"', "found 'http'")
+def init_where_only_peers_are(place: Place) -> list[str | Path]:
+    plan, config = write_plan(place.case), place.case / "node.toml"
+    config.write_text(
+        'key_file = "key.pem"\nstate_dir = "state"\n'
+        '[store]\nkind = "http"\nurl = "http://[::1]:8750"\n'
+    )
+    return ["init", plan, "--config", config, "--out", place.case / "m.json"]
+
+
+@case(2, "key_file: expected the validator's key, or --validator", "does not exist")
+def init_without_a_key(place: Place) -> list[str | Path]:
+    plan, config = write_plan(place.case), place.case / "node.toml"
+    config.write_text('key_file = "none.pem"\nstate_dir = "s"\n[store]\npath = "store"\n')
+    return ["init", plan, "--config", config, "--out", place.case / "m.json"]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_setting_is_one_clear_line_and_the_right_exit_code(
     forge: Forge, place: Place, tmp_path: Path, name: str

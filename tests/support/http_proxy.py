@@ -20,6 +20,8 @@ class HttpProxy:
         requests: Methods and URLs of the other requests, in order.
         num_bytes_up: Bytes that have passed towards servers.
         num_bytes_down: Bytes that have passed towards clients.
+        stall_after_bytes_up: When so many have passed towards servers nothing more does; 0: never.
+        num_stalled: Connections that stand still for that.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class HttpProxy:
         self.requests: list[str] = []
         self.num_bytes_up = 0
         self.num_bytes_down = 0
+        self.stall_after_bytes_up = 0
+        self.num_stalled = 0
 
     @property
     def url(self) -> str:
@@ -102,6 +106,9 @@ class HttpProxy:
         while block := await reader.read(1 << 16):
             if up:
                 self.num_bytes_up += len(block)
+                if 0 < self.stall_after_bytes_up < self.num_bytes_up:
+                    self.num_stalled += 1
+                    await asyncio.Event().wait()
             else:
                 self.num_bytes_down += len(block)
             writer.write(block)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shoal.node.buckets import run_bucket
 from shoal.node.config import NodeConfig, RunPlan, load_node_config, load_run_plan
 from shoal.node.errors import EXIT_CONFIG, ConfigError
 
@@ -50,6 +51,21 @@ def test_absolute_paths_stay(file):
     assert load_node_config(file).key_file == "/somewhere/key.pem"
 
 
+def test_what_a_server_does_not_keep_reaches_the_bucket(file):
+    options = "lists_in_order = false\njoins_once = false\n"
+    bucket = 'kind = "s3"\nendpoint = "http://[::1]:8333"\nbucket = "run"\n'
+    proxy = 'proxy = "http://[::1]:3128"\n'
+    file.write_text(proxy + NODE.replace('kind = "directory"\n', bucket + options))
+    place = run_bucket(load_node_config(file))
+    assert (place.lists_in_order, place.joins_once) == (False, False)
+    assert place.proxy == "http://[::1]:3128"
+    file.write_text(NODE.replace('kind = "directory"\n', bucket))
+    place = run_bucket(load_node_config(file))
+    assert place.lists_in_order
+    assert place.joins_once
+    assert place.proxy == ""
+
+
 def test_the_demos_plan_is_read_with_its_texts_found():
     plan = load_run_plan(ROOT / "configs" / "demo.toml")
     assert all(Path(text).is_file() for text in plan.data.texts)
@@ -69,6 +85,10 @@ def test_the_demos_plan_is_read_with_its_texts_found():
         ("[store]", "clock_offset_s = 1e9\n[store]", "clock_offset_s"),
         ("[store]", "clock_offset_s = nan\n[store]", "clock_offset_s"),
         ("[store]", "[stores]", "stores"),
+        ("[store]", 'proxy = "proxy:3128"\n[store]', "proxy"),
+        ("[store]", 'proxy = "https://proxy.example:3128"\n[store]', "proxy"),
+        ("[store]", "[store]\njoins_once = 1", "store.joins_once"),
+        ("[store]", "[payloads]\nlists_in_order = 0\n[store]", "payloads.lists_in_order"),
     ],
 )
 def test_a_wrong_value_of_a_node_is_named(file, old, new, field):
