@@ -69,6 +69,7 @@ def _settings() -> SoakSettings:
         help="peers on libp2p read records from the validator's HTTP service, not from the network",
     )
     parser.add_argument("--min-goodput", type=float, default=0.75, help="payloads: least share")
+    parser.add_argument("--min-rounds-goodput", type=float, default=0.4, help="the same of rounds")
     given = parser.parse_args()
     if given.peers_s3 < 1 or given.peers_p2p < 1 or given.minutes <= 0 or given.fault_every <= 0:
         parser.error("at least one peer of each kind, and times above 0")
@@ -84,6 +85,7 @@ def _settings() -> SoakSettings:
         inner_steps=given.inner_steps,
         p2p_over_http=given.p2p_over_http,
         min_goodput=given.min_goodput,
+        min_rounds_goodput=given.min_rounds_goodput,
     )
 
 

@@ -21,7 +21,7 @@ from tests.support.shaping_proxy import Link, ShapingProxy
 
 _SLOW_BYTES_PER_S = 3000.0
 _RESET_AFTER_BYTES = 3000
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 class FaultKind(StrEnum):
@@ -164,8 +164,10 @@ async def _freeze(pid: int, hold_s: float) -> str:
         return ""
     os.kill(pid, signal.SIGSTOP)
     try:
+        stopped = await happens(lambda: state_of(pid) == "T", _PATIENCE_S)
+        # Whoever depends on it may end it meanwhile and start another.
         await asyncio.sleep(hold_s)
-        return f"process {pid} in state T" if state_of(pid) == "T" else ""
+        return f"process {pid} in state T" if stopped else ""
     finally:
         if state_of(pid):
             os.kill(pid, signal.SIGCONT)

@@ -20,7 +20,7 @@ from benchmarks.soak.settings import (
     MAX_FDS_PER_H,
     MAX_MEMORY_MIB_PER_H,
     MAX_THREADS_PER_H,
-    MIN_ROUNDS_GOODPUT,
+    MIN_ROUNDS_OF_A_PEER,
     MIN_SPAN_S,
     WARM_UP_S,
     SoakSettings,
@@ -80,11 +80,12 @@ def _check_goodput(outcome: Outcome, settings: SoakSettings) -> list[Check]:
     by_peer = goodput_by_peer(outcome)
     worst = min(by_peer, key=lambda name: by_peer[name])
     floor = settings.min_goodput
-    void = sum(r.void for r in soaked(outcome))
+    num_rounds, void = len(soaked(outcome)), sum(r.void for r in soaked(outcome))
+    of_worst = _at_least(f"of the worst peer ({worst})", by_peer[worst], floor / 2)
     return [
         _at_least("payloads counted / possible", share, floor),
-        _at_least(f"of the worst peer ({worst})", by_peer[worst], floor / 2),
-        _at_least("rounds closed / possible", rounds, MIN_ROUNDS_GOODPUT),
+        *([of_worst] if num_rounds >= MIN_ROUNDS_OF_A_PEER else []),
+        _at_least("rounds closed / possible", rounds, settings.min_rounds_goodput),
         Check(name="void rounds", good=void == 0, found=str(void), expected="0"),
     ]
 

@@ -24,7 +24,7 @@ from benchmarks.soak.waiting import happens
 from benchmarks.soak.watching import Watcher
 from shoal.storage.seaweed_process import LOG_NAME as STORE_LOG_NAME
 
-_GONE_S = 30.0
+_GONE_S = 60.0
 _POLL_S = 0.5
 
 

@@ -16,7 +16,8 @@ MAX_FDS_PER_H: Final = 12.0
 MAX_THREADS_PER_H: Final = 8.0
 MAX_FDS: Final = 200
 """Of any process at any time; a node with 12 peers in undisturbed operation has well below 100."""
-MIN_ROUNDS_GOODPUT: Final = 0.4
+MIN_ROUNDS_OF_A_PEER: Final = 20
+"""In fewer rounds one fault may cost a peer nearly all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,8 @@ class SoakSettings:
     else the network is all that they have."""
     min_goodput: float
     """Least share of possible payloads that must have counted."""
+    min_rounds_goodput: float
+    """Least number of rounds, as a share of what undisturbed ones would have been."""
     start_s: float = 300.0
     """Within this time every peer must have counted once, and at the end caught up."""
 

@@ -32,7 +32,7 @@ from tests.support.tiny_run import write_plan
 
 VALIDATOR: Final = "validator-0"
 _NUM_ROUNDS: Final = 100_000
-_LEAVE_S: Final = 45.0
+_LEAVE_S: Final = 60.0
 _MAX_REVIVED: Final = 3
 _SIZES: Final = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2}
 

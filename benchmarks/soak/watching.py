@@ -13,7 +13,7 @@ from benchmarks.soak.settings import PSS_EVERY, SAMPLE_S
 from benchmarks.soak.swarm import Swarm
 
 _HEAD = ("time_s", "kind", "owner", "pid", "rss_kib", "anonymous_kib", "pss_kib", "fds", "threads")
-_STRAY_S = 45.0
+_STRAY_S = 60.0
 """A network process may outlive its node by its grace, and on a busy machine by more."""
 _STRAYS_EVERY = 3
 

@@ -94,3 +94,26 @@ async def upload() -> None:
         writer.write(b"PUT /a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000))
         if await reader.read(1) == b"":
             raise ConnectionResetError
+
+
+def test_a_proxy_can_lead_elsewhere_and_end_what_is_open() -> None:
+    asyncio.run(lead_elsewhere())
+
+
+async def lead_elsewhere() -> None:
+    async with BadServer(answer) as server, ShapingProxy("127.0.0.1", 1) as proxy:
+        # Nobody listens there: the client is told so at once.
+        with pytest.raises((ConnectionError, EOFError)):
+            await asyncio.wait_for(fetch(proxy.port), 5.0)
+        proxy.lead_to("127.0.0.1", server.port)
+        assert await fetch(proxy.port) == DATA
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"GET /a HTTP/1.1\r\n\r\n")
+        await reader.readexactly(1)
+        before = proxy.num_open
+        proxy.drop_all()
+        with pytest.raises((ConnectionError, EOFError)):
+            await asyncio.wait_for(reader.readexactly(10 * len(DATA)), 5.0)
+        writer.close()
+        assert before >= 1
+        assert (proxy.num_dropped, proxy.num_open) == (before, 0)
