@@ -51,7 +51,7 @@ class Receiving:
 
     def __init__(self, run: RunContext, context: PayloadContext[CheckedBody]) -> None:
         # Not zeroed: memory is taken as bytes arrive, so that a dead peer costs none.
-        self._room = memoryview(np.empty(run.manifest.payload_bytes, dtype=np.uint8))
+        self._room = np.empty(run.manifest.payload_bytes, dtype=np.uint8).data
         self._arriving = ArrivingPayload(run.payload_rules, context, self._room)
         self._limit_s = run.limits.transfer_s
         self._lock = Lock()
