@@ -7,13 +7,16 @@ says which and why). Every fault is counted; nobody is ever refused for a link o
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from shoal.protocol.payload_header import peek
 from tests.support.fault_swarm import VALIDATOR, lasts
+from tests.support.p2p_attacker import P2PAttacker, any_payload, p2p_attacker
 from tests.support.p2p_swarm import (
     NetworkProcesses,
     P2PSwarm,
@@ -24,7 +27,8 @@ from tests.support.p2p_swarm import (
 )
 from tests.support.processes import Forge, wait_until
 
-pytestmark = pytest.mark.slow
+# On a machine with other work.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEADY, VICTIM = "peer-0", "peer-1"
 
@@ -123,3 +127,142 @@ def test_cuts_and_kills_stop_nobody_for_good(forge: Forge, tmp_path: Path) -> No
         sockets = [path for path in tmp_path.rglob("*") if path.is_socket()]
         assert sockets == []
         assert list(swarm.temporary.iterdir()) == []
+
+
+HTML = b"<!DOCTYPE html><html><body>Sign in to this network</body></html>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedFault:
+    """What a peer serves instead of the payload that it has announced."""
+
+    name: str
+    serve: Callable[[bytes, bytes], bytes]
+    """From the announced payload and another one of the same peer and round."""
+    code: str
+
+
+SERVED_FAULTS = (
+    ServedFault(
+        name="a flipped bit",
+        serve=lambda good, _: good[:-7] + bytes([good[-7] ^ 1]) + good[-6:],
+        code="E_BODY_HASH",
+    ),
+    ServedFault(name="half", serve=lambda good, _: good[: len(good) // 2], code="E_LEN"),
+    ServedFault(name="more", serve=lambda good, _: good + b"\0", code="E_LEN"),
+    ServedFault(name="a page", serve=lambda _, __: HTML, code="E_LEN"),
+    ServedFault(name="another one", serve=lambda _, other: other, code="E_EQUIVOCATION"),
+)
+
+
+def open_round(swarm: P2PSwarm) -> tuple[int, bytes]:
+    """While the only honest peer is stopped: the round that stays open, and its base state."""
+    seen: list[int] = []
+
+    def is_still() -> bool:
+        # A round whose payload was on its way closes once its first tenth is over.
+        seen.append(swarm.last_round())
+        return len(seen) > 25 and len(set(seen[-25:])) == 1
+
+    wait_until(is_still, "rounds stand still", poll_s=0.1)
+    report = swarm.report(VALIDATOR, seen[-1])
+    return seen[-1] + 1, bytes.fromhex(report["state_hash"])
+
+
+@contextmanager
+def stopped(swarm: P2PSwarm) -> Iterator[None]:
+    """Holds the honest peer, and with it the round."""
+    swarm.nodes[STEADY].send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        swarm.nodes[STEADY].send(signal.SIGCONT)
+
+
+def verdicts(swarm: P2PSwarm, observer: str, attacker: P2PAttacker, round_id: int) -> list[str]:
+    """Codes with which a node has refused the attacker's payload of a round."""
+    return [
+        event["code"]
+        for event in swarm.nodes[observer].events("payload-rejected")
+        if (event["peer"], event["round_id"]) == (attacker.key_hex, round_id)
+    ]
+
+
+def serve_badly(swarm: P2PSwarm, attacker: P2PAttacker, fault: ServedFault) -> int:
+    """One round with a fault; the honest peer counts in it. Gives the round."""
+    like = any_payload(swarm)
+    with stopped(swarm):
+        round_id, base_state = open_round(swarm)
+        good = attacker.payload(round_id, base_state, like)
+        other = attacker.payload(round_id, base_state, like, tokens=65)
+        attacker.serve(good, fault.serve(good, other))
+        attacker.announce(good)
+        wait_until(
+            lambda: bool(verdicts(swarm, VALIDATOR, attacker, round_id)),
+            f"{fault.name} is refused",
+            poll_s=0.1,
+        )
+    assert verdicts(swarm, VALIDATOR, attacker, round_id) == [fault.code], fault.name
+    swarm.wait_for_round(round_id, VALIDATOR, STEADY)
+    return round_id
+
+
+def replace_after_it_counted(swarm: P2PSwarm, attacker: P2PAttacker) -> None:
+    """What the validator has taken counts for all, whatever its author serves afterwards."""
+    like = any_payload(swarm)
+    with stopped(swarm):
+        round_id, base_state = open_round(swarm)
+        good = attacker.payload(round_id, base_state, like)
+        attacker.serve(good, good)
+        attacker.announce(good)
+        copy = swarm.folder.manifest.run_id.hex() + f"/copies/{peek(good).payload_id.hex()}+"
+        wait_until((swarm.root / "store" / copy).exists, "the validator has it", poll_s=0.1)
+        attacker.serve(good, attacker.payload(round_id, base_state, like, tokens=65))
+    swarm.wait_for_round(round_id, VALIDATOR, STEADY)
+    assert not verdicts(swarm, VALIDATOR, attacker, round_id)
+    # At the end all parameters are compared with what the records lead to.
+    assert swarm.report(STEADY, round_id)["num_counted"] >= 1
+
+
+def say_nothing(swarm: P2PSwarm, attacker: P2PAttacker) -> None:
+    """A host that hangs delays nobody, and is refused by nobody."""
+    like = any_payload(swarm)
+    with stopped(swarm):
+        round_id, base_state = open_round(swarm)
+        good = attacker.payload(round_id, base_state, like)
+        attacker.serve(good, good)
+        with attacker.silent():
+            attacker.announce(good)
+            about = f"payload of {attacker.key_hex[:16]} not readable"
+
+            def has_complained() -> bool:
+                warnings = swarm.nodes[VALIDATOR].events("warning")
+                return any(about in event["message"] for event in warnings)
+
+            wait_until(has_complained, "the validator waits in vain", poll_s=0.1)
+            swarm.nodes[STEADY].send(signal.SIGCONT)
+            swarm.wait_for_round(round_id, VALIDATOR, STEADY)
+
+
+def test_whoever_serves_bad_bytes_loses_the_round_and_nobody_else_does(
+    forge: Forge, tmp_path: Path
+) -> None:
+    with p2p_swarm(forge, tmp_path, num_peers=2, target_peers=1, round_seconds=30.0) as swarm:
+        for name in (VALIDATOR, STEADY):
+            swarm.nodes[name].start()
+        swarm.wait_until_counted(STEADY, after=0)
+        with p2p_attacker(swarm, VICTIM) as attacker:
+            for fault in SERVED_FAULTS:
+                round_id = serve_badly(swarm, attacker, fault)
+                assert swarm.report(STEADY, round_id)["counted"], fault.name
+                assert swarm.report(STEADY, round_id)["num_counted"] == 1, fault.name
+            replace_after_it_counted(swarm, attacker)
+            say_nothing(swarm, attacker)
+        swarm.wait_until_counted(STEADY, after=swarm.last_round())
+        swarm.finish(VICTIM)
+        refused = {
+            (event["peer"], event["code"])
+            for name in (VALIDATOR, STEADY)
+            for event in swarm.nodes[name].events("payload-rejected")
+        }
+        assert refused == {(attacker.key_hex, fault.code) for fault in SERVED_FAULTS}

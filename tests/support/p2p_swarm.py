@@ -52,6 +52,10 @@ class Links(Protocol):
         """Where a node runs; empty: here."""
         ...
 
+    def attack_from(self, name: str) -> tuple[str, str]:
+        """Where the test itself, in a node's place, may listen, and the validator's URL."""
+        ...
+
 
 class NamespaceLinks:
     """Real packets between namespaces."""
@@ -70,6 +74,11 @@ class NamespaceLinks:
         """Addresses of the namespaces."""
         inbox = f"{self._lab.address(VALIDATOR)}:{_INBOX_PORT}"
         return _toml(name, inbox, inbox, [f"/ip4/{self._lab.address(name)}/tcp/{_P2P_PORT}"])
+
+    def attack_from(self, name: str) -> tuple[str, str]:
+        """In the node's namespace."""
+        url = f"http://{self._lab.address(VALIDATOR)}:{_INBOX_PORT}"
+        return f"/ip4/{self._lab.address(name)}/tcp/{_P2P_PORT}", url
 
 
 @dataclass
@@ -117,6 +126,11 @@ class ProxyLinks:
     def namespace(self, _: str) -> str:
         """None."""
         return ""
+
+    def attack_from(self, name: str) -> tuple[str, str]:
+        """On loopback."""
+        url = f"http://127.0.0.1:{self.inbox_port}"
+        return f"/ip4/127.0.0.1/tcp/{self._ports[name]}", url
 
     def _links(self, name: str) -> list[HttpLink]:
         return list(self._inboxes.values()) if name == VALIDATOR else [self._inboxes[name]]
@@ -172,16 +186,21 @@ class P2PSwarm:
 
         return int(self.nodes[name].wait_for(counts, poll_s=LOOK_S)["round_id"])
 
-    def finish(self) -> None:
-        """Ends all nodes, and checks what each ended with against the records in the store."""
-        at = self.last_round()
-        for names in (self.peers, [VALIDATOR]):
+    def finish(self, *absent: str) -> None:
+        """Ends all nodes, and checks what each ended with against the records in the store.
+
+        Args:
+            absent: Nodes that do not run.
+        """
+        nodes = {name: node for name, node in self.nodes.items() if name not in absent}
+        at, peers = self.last_round(), [name for name in nodes if name != VALIDATOR]
+        for names in (peers, [VALIDATOR]):
             for name in names:
                 self.nodes[name].send(signal.SIGTERM)
             for name in names:
                 assert self.nodes[name].wait() == 0, self.nodes[name].output()[-3000:]
         run = TinyRun(root=self.root, manifest=self.folder.manifest, identities={})
-        for name, node in self.nodes.items():
+        for name, node in nodes.items():
             assert "Traceback" not in node.output(), node.output()[-3000:]
             end = node.events("node-stopped")[-1]
             assert end["round_id"] >= at - 2, f"{name} has stayed behind"
