@@ -5,7 +5,9 @@ within a time limit; nothing that others store raises here.
 """
 
 import asyncio
+import itertools
 import logging
+import random
 import time
 from collections import Counter
 from typing import Final, TypeAlias
@@ -21,7 +23,10 @@ from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.identity import PeerId
 
 DHT_TIMEOUT_S: Final = 30.0
-_REFRESH_S: Final = 30.0
+_REJOIN_S: Final = 5.0
+_REFRESH_EVERY: Final = 6
+_MAX_REJOINED: Final = 4
+"""Some of the connected peers are no DHT nodes at all, and are asked in vain."""
 
 DhtRequest: TypeAlias = messages.DhtPut | messages.DhtGet | messages.DhtGive | messages.AskPeers
 
@@ -83,14 +88,21 @@ class DhtDesk:
         return messages.Done()
 
     async def refresh_for_ever(self) -> None:
-        """Drop nodes that no longer answer."""
-        while True:
-            await asyncio.sleep(_REFRESH_S)
+        """Drop nodes that no longer answer, and take back connected ones that were dropped."""
+        for number in itertools.count(1):
+            await asyncio.sleep(_REJOIN_S)
             try:
                 async with asyncio.timeout(DHT_TIMEOUT_S):
-                    await self.host.refresh()
+                    await self._rejoin()
+                    if number % _REFRESH_EVERY == 0:
+                        await self.host.refresh()
             except OSError as error:
                 _log.debug("refreshing the routing table: %s", error)
+
+    async def _rejoin(self) -> None:
+        strangers = await self.host.strangers()
+        some = random.sample(strangers, min(len(strangers), _MAX_REJOINED))
+        await asyncio.gather(*(self.host.join(one) for one in some))
 
     async def _put(self, request: messages.DhtPut) -> None:
         self._rules.check(location(request.key), request.value, request.expires_at_s)

@@ -185,6 +185,14 @@ class Libp2p:
         """How many DHT nodes are known."""
         return len(self._node.protocol.routing_table.uid_to_peer_id)
 
+    async def strangers(self) -> tuple[str, ...]:
+        """The libp2p ids of connected peers that are not known as DHT nodes.
+
+        One answer that came too late is enough to be dropped there, while the connection stays.
+        """
+        known = {str(one) for one in self._node.protocol.routing_table.peer_id_to_uid}
+        return tuple(one for one in await self.connected() if one not in known)
+
     async def dial(self, libp2p_id: str, addresses: tuple[Address, ...]) -> None:
         """Have a connection to a peer.
 

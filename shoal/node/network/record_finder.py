@@ -66,7 +66,7 @@ class RecordFinder:
         self._look_ups: LookUps[PeerId] = LookUps(self._look_up, pause_s, now_s)
         self._ask_every_s = max(10 * pause_s, _LEAST_ASK_EVERY_S)
         self._now_s = now_s
-        self._asked_at_s = float("-inf")
+        self._asked_at_s = self._heard_at_s = float("-inf")
         self._pointers: dict[PeerId, RecordPointer] = {}
 
     async def get(self, round_id: int) -> bytes:
@@ -76,19 +76,18 @@ class RecordFinder:
             ObjectNotFoundError: As far as anybody says, the round is open.
             PeerUnavailableError: Nobody says anything, or nobody gives the record now.
         """
-        answered = await self._look_ups.refresh(self._book.validators, WAIT_S)
+        await self._look_ups.refresh(self._book.validators, WAIT_S)
         kept = await self.kept(round_id)
         if kept is not None:
             return await self._another(round_id, kept) or kept
         is_closed = any(one.round_id >= round_id for one in self._pointers.values())
         if is_closed or self._now_s() >= self._asked_at_s + self._ask_every_s:
             self._asked_at_s = self._now_s()
-            raw, reached = await self._ask_all(round_id)
+            raw = await self._ask_all(round_id)
             if raw is not None:
                 return raw
-            answered = answered or reached
         name = f"record of round {round_id}"
-        if is_closed or not answered:
+        if is_closed or self._now_s() > self._heard_at_s + 3 * self._ask_every_s:
             raise PeerUnavailableError(f"{name}: nobody gives it now", name)
         raise ObjectNotFoundError(f"{name}: nobody knows of one", name)
 
@@ -120,6 +119,7 @@ class RecordFinder:
         statement = None if raw is None else signed_records.read(raw).statement
         if isinstance(statement, RecordPointer):
             self._pointers[validator] = statement
+            self._heard_at_s = self._now_s()
 
     async def _another(self, round_id: int, kept: bytes) -> bytes | None:
         """Other bytes that a validator names for a round: what a fork would look like."""
@@ -135,20 +135,19 @@ class RecordFinder:
                 _log.warning("another record of round %d is named: %s", round_id, error)
         return None
 
-    async def _ask_all(self, round_id: int) -> tuple[bytes | None, bool]:
-        """The record if anybody gives a good one, and whether anybody answered."""
-        reached = False
+    async def _ask_all(self, round_id: int) -> bytes | None:
+        """The record if anybody gives a good one."""
         for source in await self._book.sources():
             try:
                 raw = await self._fetch(source, round_id, self._pointer_of(round_id))
                 await self.keep(round_id, raw)
             except ObjectNotFoundError:
-                reached = True
+                self._heard_at_s = self._now_s()
             except (StorageError, RemoteProtocolError) as error:
                 _log.debug("record of round %d: %s", round_id, error)
             else:
-                return raw, True
-        return None, reached
+                return raw
+        return None
 
     def _pointer_of(self, round_id: int) -> RecordPointer | None:
         named = (one for one in self._pointers.values() if one.round_id == round_id)

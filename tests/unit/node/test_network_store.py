@@ -137,3 +137,28 @@ def test_a_key_must_be_the_hash_of_its_bytes(tmp_path: Path) -> None:
         asyncio.run(store.put(key_of(HERE), THERE))
     with pytest.raises(InvalidKeyError):
         asyncio.run(store.put("run/peers/1/hello", HERE))
+
+
+def test_when_the_first_do_not_give_it_the_others_are_asked(tmp_path: Path) -> None:
+    async def run() -> None:
+        for first in ((), (("away",),), (("empty",),)):
+            _, network = store_of(tmp_path / str(first))
+            asked: list[str] = []
+
+            async def find(_: bytes, first: tuple[Source, ...] = first) -> tuple[Source, ...]:
+                return first
+
+            async def more(_: bytes, asked: list[str] = asked) -> tuple[Source, ...]:
+                asked.append("more")
+                return (("good",),)
+
+            client: NetworkClient = network  # type: ignore[assignment] # the part that is used
+            store = P2PStore(client, find, find_more=more, keep_serving=False)
+            assert (await store.head(key_of(THERE))).num_bytes == len(THERE)
+            assert await store.get(key_of(THERE), max_bytes=len(THERE)) == THERE
+            assert asked
+            assert (await store.list("")).keys == (), "not kept"
+            with pytest.raises(ObjectNotFoundError):
+                await store.head(key_of(b"what nobody has"))
+
+    asyncio.run(run())

@@ -1,9 +1,10 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from shoal.node.publisher import attend, publish
-from shoal.protocol.announcement import AnnouncementType, read_announcement
+from shoal.protocol.announcement import AnnouncementType, Where, read_announcement
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.storage.errors import StorageUnavailableError
 from shoal.storage.object_store import ObjectInfo
@@ -100,3 +101,33 @@ def test_attendance_is_a_signed_announcement_without_a_payload(run, store):
     verified = read_announcement(raw, run.payload_rules, 1)
     assert verified.announcement.type is AnnouncementType.ATTENDING
     assert verified.announcement.payload_id == b""
+
+
+def announced_at(run, address, raw=RAW):
+    """Publishes with payloads served at an address, as after a start of the network process."""
+    where = Where(provider="p2p", address=address)
+    asyncio.run(publish(replace(run, own_where=where), 1, id_of(raw), raw))
+
+
+def test_another_address_after_a_restart_is_the_same_word_and_another_payload_is_not(run, store):
+    announced_at(run, "/ip4/127.0.0.1/tcp/1/p2p/Qm1")
+    first = read(store, run.keys.published(1, ME.peer))
+    announced_at(run, "/ip4/127.0.0.1/tcp/20000/p2p/Qm1")
+    assert read(store, run.keys.published(1, ME.peer)) == first
+    other = payload_for(MANIFEST, first_head(MANIFEST), ME, body_like(layout_of(MANIFEST), 2))
+    with pytest.raises(RemoteProtocolError) as caught:
+        announced_at(run, "/ip4/127.0.0.1/tcp/1/p2p/Qm1", other)
+    assert caught.value.code is ErrorCode.E_KEY_IN_USE
+
+
+def test_each_announcement_has_a_higher_sequence(run, store):
+    asyncio.run(attend(run, 1))
+    publish_now(run)
+    asyncio.run(attend(run, 2))
+    keys = [run.keys.attending(1, ME.peer), run.keys.published(1, ME.peer)]
+    rounds = [1, 1, 2]
+    found = [
+        read_announcement(read(store, key), run.payload_rules, round_id).announcement.sequence
+        for key, round_id in zip([*keys, run.keys.attending(2, ME.peer)], rounds, strict=True)
+    ]
+    assert found == [2, 3, 4]
