@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,8 +56,14 @@ async def run_case(case: Case, root: Path) -> dict[str, list[Event]]:
         ]
         folder = await set_up_swarm(plan, root, _stores(root, port, links))
         step_s = case.train_s / plan.training.inner_steps
-        paces = [0.0, *(step_s * speed for speed in case.speeds)]
-        nodes = await held.enter_async_context(_started(folder, paces))
+        paces = [step_s * speed for speed in case.speeds]
+        nodes: list[_Node] = []
+        held.push_async_callback(_end, nodes)
+        nodes.append(_start(folder, folder.validators[0], "validate", 0.0))
+        # Its service is open by then.
+        await _all(nodes, "round-opened", _START_S)
+        for path, pace_s in zip(folder.peers, paces, strict=True):
+            nodes.append(_start(folder, path, "join", pace_s))
         await _all(nodes, "node-started", _START_S)
         num_payloads = len(links)  # its own up, the others' down
         rate = num_payloads * folder.manifest.payload_bytes / (case.payload_ratio * case.train_s)
@@ -106,29 +111,22 @@ def _stores(root: Path, port: int, links: list[ShapingProxy]) -> SwarmStore:
     return SwarmStore(store=store, validator_toml=served, peer_tomls=peers)
 
 
-@asynccontextmanager
-async def _started(folder: SwarmFolder, paces: list[float]) -> AsyncIterator[list[_Node]]:
-    nodes: list[_Node] = []
-    try:
-        for path, step_s in zip(folder.nodes, paces, strict=True):
-            verb = "validate" if path in folder.validators else "join"
-            nodes.append(_Node(path, _start(path, folder.manifest_file, verb, step_s)))
-        yield nodes
-    finally:
-        for node in nodes:
-            node.process.terminate()
-        for node in nodes:
-            await asyncio.to_thread(node.process.wait)
+async def _end(nodes: list[_Node]) -> None:
+    for node in nodes:
+        node.process.terminate()
+    for node in nodes:
+        await asyncio.to_thread(node.process.wait)
 
 
-def _start(path: Path, manifest: Path, verb: str, step_s: float) -> "subprocess.Popen[bytes]":
+def _start(folder: SwarmFolder, path: Path, verb: str, step_s: float) -> _Node:
     command = [
-        sys.executable, "-m", "benchmarks.overlap.paced_node", str(step_s), verb, str(manifest),
+        sys.executable, "-m", "benchmarks.overlap.paced_node", str(step_s),
+        verb, str(folder.manifest_file),
         "--config", str(path / "node.toml"), "--leave-with-parent",
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with (path / "node.log").open("ab") as log:
-        return subprocess.Popen(  # noqa: S603  # our own program
+        process = subprocess.Popen(  # noqa: S603  # our own program
             command,
             stdin=subprocess.PIPE,
             stdout=log,
@@ -137,6 +135,7 @@ def _start(path: Path, manifest: Path, verb: str, step_s: float) -> "subprocess.
             env=environment,
             cwd=Path(__file__).parents[2],
         )
+    return _Node(path, process)
 
 
 async def _all(nodes: list[_Node], name: str, patience_s: float) -> None:
