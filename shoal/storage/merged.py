@@ -17,7 +17,7 @@ and one store away, a second writer is seen only by the store that is there.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Final, TypeVar
 
 from shoal.storage.errors import (
@@ -38,6 +38,8 @@ from shoal.storage.object_store import (
 
 AWAY_S: Final = 5.0
 """How long a store that did not answer is not asked, if the other one answers."""
+GRACE_S: Final = 5.0
+"""How long a write waits for the other store once one has taken it."""
 MAX_SHARED_BYTES: Final = 64 * 1024
 SOON_S: Final = 1.0
 _MAX_SMALL_BYTES: Final = 1 << 20
@@ -95,8 +97,9 @@ class MergedStore:
             await self._follow(key, data)
             return
         stores = (self._second,) if self._is_away() else (self._first, self._second)
-        writes = (store.put(key, data, overwrite=overwrite) for store in stores)
-        done = await asyncio.gather(*writes, return_exceptions=True)
+        done = await _first_and_a_little(
+            [store.put(key, data, overwrite=overwrite) for store in stores], key
+        )
         _raise_others(done)
         errors = [one for one in done if isinstance(one, StorageError)]
         for error in errors:
@@ -265,8 +268,9 @@ class MergedStore:
 
     async def _follow(self, key: str, data: bytes | memoryview) -> None:
         try:
-            await self._second.put(key, data, overwrite=True)
-        except StorageError as error:
+            async with asyncio.timeout(GRACE_S):
+                await self._second.put(key, data, overwrite=True)
+        except (StorageError, TimeoutError) as error:
             _log.debug("%s is only in the first store: %s", key, error)
 
     def _share(self, first: ListPage, second: ListPage) -> None:
@@ -294,7 +298,23 @@ class MergedStore:
             _log.debug("%s is not shared yet: %s", key, error)
 
 
-def _raise_others(done: list[ResultT | BaseException]) -> None:
+async def _first_and_a_little(
+    works: Sequence[Coroutine[None, None, None]], key: str
+) -> list[BaseException | None]:
+    """What came of each; once one has succeeded the others have `GRACE_S` left."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        succeeded = any(task.done() and task.exception() is None for task in tasks)
+        await asyncio.wait(tasks, timeout=GRACE_S if succeeded else None)
+    finally:
+        for task in tasks:
+            task.cancel()
+    late = StorageUnavailableError(f"{key!r} is not taken yet", key)
+    return [task.exception() if task.done() else late for task in tasks]
+
+
+def _raise_others(done: Sequence[ResultT | BaseException]) -> None:
     for one in done:
         if isinstance(one, BaseException) and not isinstance(one, StorageError):
             raise one

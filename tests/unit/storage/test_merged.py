@@ -109,6 +109,20 @@ def test_one_that_takes_a_write_is_enough_unless_the_first_is_the_truth() -> Non
     assert run(pair.second.inner.list("")).keys == ()
 
 
+@pytest.mark.parametrize("truth", [False, True])
+def test_one_that_hangs_does_not_hold_a_write_for_long(
+    monkeypatch: pytest.MonkeyPatch, *, truth: bool
+) -> None:
+    monkeypatch.setattr("shoal.storage.merged.GRACE_S", 0.01)
+    for number in range(1 if truth else 0, 2):
+        pair = Pair(truth=truth)
+        hanging, other = (pair.second, pair.first) if number else (pair.first, pair.second)
+        hanging.fault = lambda verb, key, asked: 3600.0
+        run(pair.store.put("a", b"1"))
+        assert run(other.inner.get("a", max_bytes=9)) == b"1"
+        assert hanging.num_injected == 1
+
+
 def test_the_truth_that_is_away_does_not_count_as_empty() -> None:
     pair = Pair(truth=True).fill({"a": b"1"}, {})
     pair.first.fault = away
