@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from shoal.storage.directory import DirectoryStore
 from shoal.storage.errors import AccessDeniedError
 from shoal.storage.s3 import S3Store
 from shoal.storage.seaweed import BucketKeys, SeaweedServer
+from tests.support.http_proxy import HttpProxy
 from tests.support.manifests import peer, tiny_manifest
 
 pytestmark = pytest.mark.slow
@@ -44,8 +46,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
         runner.run(starting.__aexit__(None, None, None))
 
 
-def examined(server: SeaweedServer, folder: Path, *, joins_once: bool = False) -> list[Line]:
-    """What doctor says to Anna."""
+def examined(
+    server: SeaweedServer,
+    folder: Path,
+    *,
+    tunnels: list[str] | None = None,
+) -> list[Line]:
+    """What doctor says to Anna; with a list she is behind a proxy, whose tunnels go into it."""
     save_key(folder / "key.pem", peer(1))
     store = folder / "store"
     store.mkdir()
@@ -57,7 +64,7 @@ def examined(server: SeaweedServer, folder: Path, *, joins_once: bool = False) -
             kind="s3",
             provider="local",
             bucket=BUCKET,
-            joins_once=joins_once,
+            joins_once=False,
             local_port=int(server.endpoint_url.rpartition(":")[2]),
         ),
     )
@@ -67,7 +74,12 @@ def examined(server: SeaweedServer, folder: Path, *, joins_once: bool = False) -
         await run.put(KEYS.manifest, MANIFEST.to_bytes())
         blob = MANIFEST.genesis.blob
         await run.put(KEYS.blob(blob.sha256), bytes(blob.num_bytes))
-        return await examine(MANIFEST, config)
+        if tunnels is None:
+            return await examine(MANIFEST, config)
+        async with HttpProxy() as proxy:
+            found = await examine(MANIFEST, replace(config, proxy=proxy.url))
+            tunnels.extend(proxy.tunnels)
+            return found
 
     return asyncio.run(body())
 
@@ -110,10 +122,12 @@ def test_the_policy_of_the_readme_makes_every_line_ok(
     writer.close()
 
 
-def test_a_server_that_does_not_keep_what_the_configuration_says_is_told(
+def test_the_bucket_is_reached_through_the_proxy_of_the_configuration(
     server: SeaweedServer, tmp_path: Path
 ) -> None:
-    lines = examined(server, tmp_path, joins_once=True)
-    (line,) = [line for line in lines if "BUCKET_MULTIPART" in line.found]
-    assert line.level is Level.FAILURE
-    assert "joins_once = false in [payloads]" in line.fix
+    tunnels: list[str] = []
+    lines = examined(server, tmp_path, tunnels=tunnels)
+    # Other lines depend on the policy of the first test.
+    (write,) = [line for line in lines if "BUCKET_WRITE" in line.found]
+    assert write.level is Level.OK
+    assert set(tunnels) == {server.endpoint_url.removeprefix("http://")}
