@@ -11,7 +11,6 @@ Does not do: dial (the network process does).
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +29,7 @@ from shoal.node.store_keys import StoreKeys
 from shoal.protocol.errors import ErrorCode, RemoteProtocolError
 from shoal.protocol.identity import PeerId
 from shoal.protocol.manifest import RunManifest
-from shoal.storage.errors import ObjectNotFoundError, StorageError
+from shoal.storage.errors import ObjectNotFoundError, ObjectTooLargeError, StorageError
 from shoal.storage.object_store import ObjectStore
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -195,10 +194,11 @@ async def read_seeds(manifest: RunManifest, store: ObjectStore) -> tuple[str, ..
     keys = StoreKeys(manifest.run_id)
     found: list[str] = []
     for peer in manifest.validator_ids[:MAX_VALIDATORS_READ]:
-        with contextlib.suppress(ObjectNotFoundError):
+        try:
             raw = await store.get(keys.seeds(peer), max_bytes=MAX_RECORD_BYTES)
-            try:
-                found += sources_in(raw, manifest.run_id, peer)
-            except RemoteProtocolError as error:
-                _log.warning("the seeds of validator %s: %s", peer.short, error)
+            found += sources_in(raw, manifest.run_id, peer)
+        except ObjectNotFoundError:
+            continue
+        except (ObjectTooLargeError, RemoteProtocolError) as error:
+            _log.warning("the seeds of validator %s: %s", peer.short, error)
     return tuple(dict.fromkeys(found))
