@@ -67,6 +67,8 @@ def test_a_swarm_trains_and_ends_equal_and_leaves_no_process(
         assert_no_secret_is_written(root)
     if kind is StoreKind.P2P:
         assert not list(root.glob("store/**/payloads/*")), "payloads never lie in the store"
+        tomls = [(root / "nodes" / name / "node.toml").read_text() for name in NODES]
+        assert not any("http" in toml for toml in tomls), "nothing but the network"
 
 
 def assert_no_secret_is_written(root: Path) -> None:
