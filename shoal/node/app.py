@@ -136,6 +136,9 @@ def init(
     console.print(f"parameters {sum(manifest.sizes):,}")
     console.print(f"payload    {manifest.payload_bytes:,} bytes")
     console.print(f"manifest   {out}", soft_wrap=True)
+    for seed in manifest.endpoints.seeds[:1]:
+        line = f"join       shoal join {seed}#{manifest.run_id.hex()}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

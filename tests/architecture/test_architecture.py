@@ -44,6 +44,7 @@ DOORS = {
     "tokenizers": "shoal/node/data/tokenizer.py",
     "matplotlib": "shoal/node/swarm_report.py",
     "cryptography": "shoal/protocol/identity.py",
+    "dns": "shoal/node/network/dnsaddr.py",
     "numba": "shoal/compression/kernels/",
     "hivemind": "shoal/node/network/",
 }

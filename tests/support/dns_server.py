@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import dns.flags
 import dns.message
@@ -19,8 +20,8 @@ class DnsServer(asyncio.DatagramProtocol):
         self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        # No isinstance: before 3.12 the loop's own transport is none of that class.
+        self._transport = cast("asyncio.DatagramTransport", transport)
         host, port, *_ = transport.get_extra_info("sockname")
         self.address = f"{host}:{port}"
 
