@@ -34,6 +34,7 @@ from shoal.storage.errors import ObjectNotFoundError, StorageError
 WAIT_S: Final = 1.5
 FETCH_TIMEOUT_S: Final = 20.0
 _LEAST_ASK_EVERY_S: Final = 5.0
+_MAX_SILENT: Final = 256
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class RecordFinder:
         self._now_s = now_s
         self._asked_at_s = self._heard_at_s = float("-inf")
         self._pointers: dict[PeerId, RecordPointer] = {}
+        self._silent: set[Source] = set()
 
     async def get(self, round_id: int) -> bytes:
         """The record of a round.
@@ -137,15 +139,21 @@ class RecordFinder:
 
     async def _ask_all(self, round_id: int) -> bytes | None:
         """The record if anybody gives a good one."""
-        for source in await self._book.sources():
+        # One that hangs takes all the time of a read; it must not do so for every record.
+        for source in sorted(await self._book.sources(), key=self._silent.__contains__):
+            if len(self._silent) >= _MAX_SILENT:
+                self._silent.clear()
+            self._silent.add(source)
             try:
                 raw = await self._fetch(source, round_id, self._pointer_of(round_id))
                 await self.keep(round_id, raw)
             except ObjectNotFoundError:
                 self._heard_at_s = self._now_s()
+                self._silent.discard(source)
             except (StorageError, RemoteProtocolError) as error:
                 _log.debug("record of round %d: %s", round_id, error)
             else:
+                self._silent.discard(source)
                 return raw
         return None
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.dht_records import PUBLISHED_KIND
+from shoal.node.network.downloads import Source
 from shoal.node.network.head_pointer import HeadPointer
 from shoal.node.network.ledger import Ledger
 from shoal.node.network.notice_board import NoticeBoard
@@ -248,6 +249,33 @@ def test_asking_for_an_open_round_does_not_flood_the_peers(world: World, tmp_pat
             await desk.get(KEYS.record(1))
         desk.now_s += 60
         assert await desk.get(KEYS.record(1)) == RECORD.raw
+
+    asyncio.run(run())
+
+
+def test_a_source_that_hangs_is_asked_last_the_next_time(world: World, tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(world, tmp_path)
+        asked: list[Source] = []
+        ask_size = desk.client.ask_size
+
+        async def ask(object_id: bytes, source: Source, timeout_s: float) -> int:
+            asked.append(source)
+            if source == source_of(VALIDATOR.peer):
+                await asyncio.sleep(3600)
+            return await ask_size(object_id, source, timeout_s)
+
+        desk.client.ask_size = ask  # type: ignore[method-assign] # one source hangs
+        world.serve(OTHER.peer, record_object_id(RUN_ID, 1), RECORD.raw)
+        world.point(VALIDATOR, RUN_ID, 9, b"r" * 9)
+        reading = asyncio.create_task(desk.get(KEYS.record(1)))
+        async with asyncio.timeout(20):
+            while not asked:  # noqa: ASYNC110 - polls
+                await asyncio.sleep(0.001)
+        reading.cancel()
+        assert asked == [source_of(VALIDATOR.peer)]
+        assert await desk.get(KEYS.record(1)) == RECORD.raw
+        assert source_of(VALIDATOR.peer) not in asked[1:]
 
     asyncio.run(run())
 
