@@ -379,7 +379,7 @@ def test_whoever_was_cut_off_goes_on_where_the_others_are(forge: Forge, tmp_path
         assert blamed <= {(RIGHT, "E_LEN")}, "somebody was blamed for a link"
         for name, node in swarm.nodes.items():
             codes = {event["code"] for event in node.events("record-rejected")}
-            assert codes == ({"E_LEN"} if name == RIGHT else set()), name
+            assert codes == ({"E_MAGIC"} if name == RIGHT else set()), name
 
 
 def assert_rounds_wait(swarm: FaultSwarm, duration_s: float, what: str) -> None:
