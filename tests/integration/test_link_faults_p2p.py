@@ -40,11 +40,10 @@ def cut_a_peer(swarm: P2PSwarm) -> None:
     swarm.wait_for_round(missed + 3, VALIDATOR, STEADY)
     assert swarm.links.num_met(VICTIM) > met, "it has not tried to reach anybody"
     # What was on its way when it was cut off may have arrived.
-    assert swarm.last_round(VICTIM) <= missed + 1
+    assert swarm.last_round(VICTIM) <= missed + 1 or not swarm.links.is_total
     swarm.links.mend(VICTIM)
     swarm.wait_for_round(missed + 3, VICTIM)
-    report = swarm.report(VICTIM, missed + 3)
-    assert not report["counted"]
+    assert not swarm.report(VICTIM, missed + 3)["counted"] or not swarm.links.is_total
 
 
 def cut_the_validator(swarm: P2PSwarm) -> None:

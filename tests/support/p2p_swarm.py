@@ -32,6 +32,9 @@ _P2P_PORT = 8401
 class Links(Protocol):
     """How the nodes of a swarm are joined."""
 
+    is_total: bool
+    """A cut leaves nothing; else a peer keeps the libp2p connections that it has opened itself."""
+
     def cut(self, name: str) -> None:
         """Nothing gets from or to a node from now on."""
         ...
@@ -60,6 +63,8 @@ class Links(Protocol):
 class NamespaceLinks:
     """Real packets between namespaces."""
 
+    is_total = True
+
     def __init__(self, lab: NamespaceLab) -> None:
         self._lab = lab
         self.cut = lab.cut
@@ -85,6 +90,7 @@ class NamespaceLinks:
 class ProxyLinks:
     """Loopback, and proxies in between."""
 
+    is_total = False
     background: Background
     names: list[str]
     inbox_port: int = field(default_factory=free_port)
@@ -100,14 +106,18 @@ class ProxyLinks:
             self.background.enter(self._proxies[name])
 
     def cut(self, name: str) -> None:
-        """Its requests hang, connections to it are reset."""
-        self._proxies[name].link.is_cut = True
+        """Its requests hang, connections to it are reset.
+
+        Those that it has opened are others' proxies' to cut, who do not know whose they are: for
+        the validator, on whose word all depends, everybody's are.
+        """
+        self._set_cut(name, is_cut=True)
         for link in self._links(name):
             self.background.call(lambda link=link: link.cut(hangs=True))  # type: ignore[misc] # bound now
 
     def mend(self, name: str) -> None:
         """The contrary."""
-        self._proxies[name].link.is_cut = False
+        self._set_cut(name, is_cut=False)
         for link in self._links(name):
             self.background.call(link.mend)
 
@@ -131,6 +141,10 @@ class ProxyLinks:
         """On loopback."""
         url = f"http://127.0.0.1:{self.inbox_port}"
         return f"/ip4/127.0.0.1/tcp/{self._ports[name]}", url
+
+    def _set_cut(self, name: str, *, is_cut: bool) -> None:
+        for proxy in self._proxies.values() if name == VALIDATOR else [self._proxies[name]]:
+            proxy.link.is_cut = is_cut
 
     def _links(self, name: str) -> list[HttpLink]:
         return list(self._inboxes.values()) if name == VALIDATOR else [self._inboxes[name]]
