@@ -11,10 +11,16 @@ Does not do: decide which payloads count (the record does), or aggregate.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 
 from shoal.compression import CheckedBody
 from shoal.node.errors import ResourceError
+from shoal.node.gathered import (
+    Candidates,
+    Gathered,
+    Rejected,
+    check_announced,
+    is_peer_hex,
+)
 from shoal.node.receiving import Received, Receiving
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.node.store_keys import RUN_STORE
@@ -47,36 +53,8 @@ from shoal.storage.object_store import ObjectStore
 logger = logging.getLogger(__name__)
 
 _COMPLAIN_EVERY_S = 10.0
-# One open round may hold this many times the gather limit of candidates (announcements are cheap).
-_CANDIDATE_FACTOR = 2
 _QUIET_POLLS = 10
 """A download that has brought nothing for so many polls is not waited for once a copy exists."""
-_MAX_LISTED = 20_000
-"""Names under one prefix that are looked at."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gathered:
-    """A verified payload and how it came."""
-
-    payload: Payload[CheckedBody]
-    announced_at_s: float
-    latency_s: float
-    """From the announcement's appearance to the verified payload; 0 for this node's own."""
-    download_s: float
-    """Its part until the last byte had come; 0 for this node's own."""
-    check_s: float
-    """What the checks took after that."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
-    """Why one peer's payload does not count for this node."""
-
-    peer: str
-    """Hex key as in the store; not verified."""
-    code: ErrorCode
-    detail: str
 
 
 class RoundGather:
@@ -102,9 +80,7 @@ class RoundGather:
         self.changed = asyncio.Event()
         self._on_record = on_record
         self._keep_copies = keep_copies
-        roster = run.manifest.roster
-        self._roster = None if roster is None else {peer.key.hex() for peer in roster}
-        self._started: set[str] = set()
+        self._candidates = Candidates(run)
         self._places: dict[PeerId, Where] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By key: what is being read."""
@@ -198,44 +174,16 @@ class RoundGather:
     async def _look_for_announcements(self) -> None:
         run = self.run_context
         if self._keep_copies:
-            for key in await self._list(run.keys.attending_prefix(self.round_id)):
+            for key in await self._candidates.list(run.keys.attending_prefix(self.round_id)):
                 self._spawn(key, self._read_attending(key))
-        for key in await self._list(run.keys.published_prefix(self.round_id)):
+        for key in await self._candidates.list(run.keys.published_prefix(self.round_id)):
             if key != run.keys.published(self.round_id, run.me):
                 self._spawn(key, self._fetch(key, run.clock.now_s()))
 
-    async def _list(self, prefix: str) -> list[str]:
-        """The keys under `prefix`, the roster's first; how many is bounded, whoever writes there.
-
-        A flood of names that sort before everybody's must not hide those that are on the roster.
-        """
-        store = self.run_context.store.labelled(peer="run", kind="list")
-        page = await store.list(prefix)
-        keys = list(page.keys)
-        while page.next_after is not None and len(keys) < _MAX_LISTED:
-            page = await store.list(prefix, after=page.next_after)
-            keys += page.keys
-        return sorted(keys, key=self._is_stranger)[: 10 * self._candidate_limit]
-
-    def _is_stranger(self, key: str) -> bool:
-        return self._roster is not None and key.rsplit("/", 1)[1] not in self._roster
-
-    @property
-    def _candidate_limit(self) -> int:
-        return _CANDIDATE_FACTOR * self.run_context.manifest.outer.gather_limit
-
     def _spawn(self, key: str, work: Coroutine[None, None, None]) -> None:
-        folder = key.rsplit("/", 1)[0]
-        is_stranger = self._is_stranger(key)
-        alike = [
-            name
-            for name in self._started
-            if name.startswith(folder) and self._is_stranger(name) == is_stranger
-        ]
-        if key in self._started or len(alike) >= self._candidate_limit:
+        if not self._candidates.take(key):
             work.close()
             return
-        self._started.add(key)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._forget_task(key, done))
@@ -251,7 +199,7 @@ class RoundGather:
         except RemoteProtocolError as error:
             self._reject(peer_hex, error.code, error.detail)
         except StorageError:
-            self._started.discard(key)
+            self._candidates.give_back(key)
         else:
             self.attending.add(read.peer)
             self.changed.set()
@@ -286,7 +234,7 @@ class RoundGather:
             payload_id, where = read.announcement.payload_id, read.announcement.where
             self._places[read.peer] = where
             received = await self.download(where, read.peer, payload_id)
-            _check_announced(received.payload, read.peer, payload_id)
+            check_announced(received.payload, read.peer, payload_id)
             if self._keep_copies:
                 await self.keep_copy(payload_id, received.raw)
         except RemoteProtocolError as error:
@@ -295,13 +243,14 @@ class RoundGather:
             self._fatal = ResourceError(str(error))
         except (StorageError, TimeoutError) as error:
             # Our link or a payload that is still on its way: look again at the next poll.
-            self._started.discard(key)
+            self._candidates.give_back(key)
             self._complain(f"payload of {peer_hex[:16]} not readable yet: {error}")
         except Exception as error:  # the per-peer boundary: this peer only, counted
             logger.warning("unforeseen failure with %s", peer_hex[:16], exc_info=True)
             self._reject(peer_hex, ErrorCode.E_INTERNAL, repr(error))
         else:
             self._accept_received(received, seen_at_s)
+            await self._serve_again(received)
 
     async def download(self, where: Where, peer: PeerId, payload_id: bytes) -> Received:
         """Reads a payload where it was announced, and validates it.
@@ -390,6 +339,13 @@ class RoundGather:
             check_s=received.check_s,
         )
 
+    async def _serve_again(self, received: Received) -> None:
+        """Others may ask for it when its author is gone; only what was verified is passed on."""
+        try:
+            await self.run_context.serve_again(received.payload.payload_id, received.raw)
+        except (StorageError, OSError) as error:
+            logger.debug("round %d: a payload is not served again: %s", self.round_id, error)
+
     def forget(self, peer: PeerId) -> None:
         """Drops an accepted payload: what is in the store under its name is another one."""
         self.accepted.pop(peer, None)
@@ -411,7 +367,7 @@ class RoundGather:
         return frozenset(
             parse_peer_key(bytes.fromhex(peer_hex))
             for peer_hex in self.rejected
-            if _is_peer_hex(peer_hex)
+            if is_peer_hex(peer_hex)
         )
 
     async def fetch_counted(self, entry: CountedPayload) -> Payload[CheckedBody]:
@@ -423,12 +379,13 @@ class RoundGather:
                 return known.payload
             for read in (self._read_copy, self._read_announced):
                 try:
-                    payload = (await read(entry)).payload
+                    received = await read(entry)
                 except (RemoteProtocolError, StorageError) as error:
                     self._complain(f"counted payload of {entry.peer.short}: {error}")
                     continue
-                if payload.payload_id == entry.payload_id:
-                    return payload
+                if received.payload.payload_id == entry.payload_id:
+                    await self._serve_again(received)
+                    return received.payload
             await asyncio.sleep(self.run_context.limits.poll_s)
 
     async def _while_arriving(self, peer: PeerId) -> None:
@@ -460,21 +417,3 @@ class RoundGather:
             self._complained_at_s[subject] = now_s
             self.run_context.log.emit(EventName.WARNING, round_id=self.round_id, message=message)
             logger.warning("round %d: %s", self.round_id, message)
-
-
-def _check_announced(payload: Payload[CheckedBody], peer: PeerId, payload_id: bytes) -> None:
-    """The announcement is signed too: another payload under it is a second, conflicting word."""
-    if payload.peer != peer or payload.payload_id != payload_id:
-        raise PayloadError(
-            ErrorCode.E_EQUIVOCATION,
-            f"announced {payload_id.hex()}, found {payload.payload_id.hex()}",
-            peer,
-        )
-
-
-def _is_peer_hex(peer_hex: str) -> bool:
-    try:
-        parse_peer_key(bytes.fromhex(peer_hex))
-    except (ValueError, RemoteProtocolError):
-        return False
-    return True

@@ -112,5 +112,4 @@ async def _ask(network: NetworkClient, source: tuple[str, ...], object_id: bytes
         num_bytes=num_bytes,
         timeout_s=TIMEOUT_S,
         named_by_hash=False,
-        keep_serving=False,
     )

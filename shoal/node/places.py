@@ -56,6 +56,8 @@ class Places:
     """The store's clock, unix seconds; the key is one that this node may write to find out."""
     probe_upload: Callable[[StoreKeys, bytes], Awaitable[None]]
     """Sends bytes where payloads go, for measuring; nothing of them stays."""
+    serve_again: Callable[[bytes, memoryview], Awaitable[None]] | None = None
+    """Serves a gathered and verified payload, by its id, to who asks; None: no network process."""
     network: NetworkClient | None = None
     """The network process, where there is one."""
 
@@ -95,6 +97,7 @@ async def open_places(
         network=network,
         own_where=where,
         read_at=readers.find,
+        serve_again=None if joined is None else joined.objects.serve_again,
         time_s=_clock_of(manifest, inbox, store, joined),
         probe_upload=lambda keys, data: _probe_upload(
             inbox, own, probe_key(keys, where, identity.peer), data

@@ -3,7 +3,7 @@
 Guarantees: made once at start, immutable; the codec's own length equals the manifest's.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from shoal.compression import (
@@ -97,6 +97,8 @@ class RunContext:
     """What an announcement says about that place."""
     read_at: Callable[[Where], MeteredStore]
     """The store of a place that a verified announcement names; raises PayloadError for others."""
+    serve_again: Callable[[bytes, memoryview], Awaitable[None]]
+    """Serves a verified payload of another peer, by its id, to who asks."""
     meter: Meter
     """Counts the store's bytes; its clock measures all durations."""
     clock: Clock
@@ -120,6 +122,10 @@ def _only_run_store(store: ObjectStore, where: Where) -> ObjectStore:
     raise PayloadError(ErrorCode.E_HOST_NOT_ALLOWED, detail)
 
 
+async def _serve_nothing(_: bytes, __: memoryview) -> None:
+    """A node without a network process serves nothing."""
+
+
 def make_context(
     manifest: RunManifest,
     identity: Identity,
@@ -130,6 +136,7 @@ def make_context(
     log: EventLog,
     own: tuple[ObjectStore, Where] | None = None,
     read_at: Callable[[Where], ObjectStore] | None = None,
+    serve_again: Callable[[bytes, memoryview], Awaitable[None]] | None = None,
 ) -> RunContext:
     """Derives everything that follows from the manifest.
 
@@ -142,6 +149,7 @@ def make_context(
         log: for events.
         own: where own payloads go and how that is announced; None: into the run's store.
         read_at: finds the store of an announced place; None: only the run's store is known.
+        serve_again: serves others' payloads; None: this node does not.
 
     Raises:
         ConfigError: the manifest's body length is not what this codec makes of its tensors, or it
@@ -169,6 +177,7 @@ def make_context(
         own=MeteredStore(own_store, meter),
         own_where=own_where,
         read_at=lambda where: MeteredStore(find(where), meter),
+        serve_again=serve_again or _serve_nothing,
         meter=meter,
         clock=clock,
         log=log,

@@ -121,6 +121,7 @@ async def run_node(
             log=log,
             own=(places.own, places.own_where),
             read_at=places.read_at,
+            serve_again=places.serve_again,
         )
         await _patiently(lambda: check_clock(run, places), stop)
         torch.set_num_threads(config.num_threads)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from shoal.node.aggregate import aggregate
 from shoal.node.errors import HaltError
-from shoal.node.gatherer import Gathered, RoundGather
+from shoal.node.gathered import Gathered
+from shoal.node.gatherer import RoundGather
 from shoal.node.local_state import LocalState
 from shoal.node.outer_step import outer_step
 from shoal.node.parameters import parameters_root

@@ -242,26 +242,28 @@ async def test_what_is_killed_is_replaced_and_a_fetch_goes_on_elsewhere(
             await network.serve(object_id, data)
 
         # The process of a source, in the middle of a fetch.
-        path = tmp_path / "fetched"
+        room, has_begun = memoryview(bytearray(len(data))), asyncio.Event()
+
+        def arrived(num_bytes: int) -> None:
+            if num_bytes >= killed_after:
+                has_begun.set()
+
         sources = [source_of(statuses[0]), source_of(statuses[1])]
         fetching = asyncio.create_task(
-            third.fetch_file(object_id, sources, path, num_bytes=len(data), timeout_s=60)
+            third.fetch_into(object_id, sources, room, arrived, timeout_s=60)
         )
-        while not path.exists() or path.stat().st_size < killed_after:
-            assert not fetching.done()
-            await asyncio.sleep(0.001)
+        await has_begun.wait()
+        assert not fetching.done()
         os.kill(statuses[0].process_id, signal.SIGKILL)
         await fetching
-        assert hashlib.sha256(path.read_bytes()).digest() == object_id
+        assert room == data
         assert 0 < (await second.status()).num_bytes_up < len(data)
         # Chunks that were on their way when it was killed count as well.
         assert (await third.status()).num_bytes_down <= len(data) + MIB
 
         # It is back as the same peer, and serves what it served before.
         again = await until_replaced(first, statuses[0])
-        got = await third.fetch(
-            object_id, [source_of(again)], num_bytes=len(data), timeout_s=30, keep_serving=False
-        )
+        got = await third.fetch(object_id, [source_of(again)], num_bytes=len(data), timeout_s=30)
         assert got == data
 
         # The p2pd of the other one, which has published something as well.

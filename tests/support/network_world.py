@@ -13,6 +13,7 @@ from shoal.node.network.kept_objects import KeptObject, KeptObjects
 from shoal.node.network.signed_records import RecordPointer
 from shoal.protocol.identity import Identity, PeerId
 from shoal.storage.errors import ObjectNotFoundError, ObjectSizeError
+from shoal.storage.filling import Arrived
 
 
 def source_of(peer: PeerId) -> Source:
@@ -123,7 +124,6 @@ class WorldClient:
         num_bytes: int,
         timeout_s: float,
         named_by_hash: bool = True,
-        keep_serving: bool = True,
     ) -> bytes:
         assert timeout_s > 0
         error: Exception = ObjectNotFoundError("no source", "")
@@ -140,10 +140,28 @@ class WorldClient:
                 error = WrongBytesError("other bytes", "")
                 continue
             self.num_fetched += 1
-            if keep_serving:
-                await self.serve(object_id, data)
             return data
         raise error
+
+    async def fetch_into(
+        self,
+        object_id: bytes,
+        sources: Sequence[Source],
+        room: memoryview,
+        arrived: Arrived,
+        *,
+        timeout_s: float,
+        named_by_hash: bool = True,
+    ) -> None:
+        data = await self.fetch(
+            object_id,
+            sources,
+            num_bytes=room.nbytes,
+            timeout_s=timeout_s,
+            named_by_hash=named_by_hash,
+        )
+        room[:] = data
+        arrived(len(data))
 
     def _object(self, object_id: bytes, source: Source) -> bytes:
         self._check()

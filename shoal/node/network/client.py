@@ -24,7 +24,7 @@ from typing import Final, Self
 from shoal.node.network import finding_messages, messages, signed_records
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
-from shoal.node.network.downloads import Download, FileSink, MemorySink, Source
+from shoal.node.network.downloads import Download, RoomSink, Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError
 from shoal.node.network.fetching import Fetching
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
@@ -38,6 +38,7 @@ from shoal.node.network.waking import watch_for_gaps
 from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.identity import Identity, PeerId
 from shoal.storage.errors import StorageError
+from shoal.storage.filling import Arrived
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 DEFAULT_KEPT_BYTES: Final = 16 * 2**30
@@ -365,9 +366,8 @@ class NetworkClient:
         num_bytes: int,
         timeout_s: float,
         named_by_hash: bool = True,
-        keep_serving: bool = True,
     ) -> bytes:
-        """Get an object into memory.
+        """Get an object into memory; it is not served by this.
 
         Args:
             object_id: 32 bytes.
@@ -375,7 +375,6 @@ class NetworkClient:
             num_bytes: Its exact length.
             timeout_s: For all of it.
             named_by_hash: Whether the id is the SHA-256 of the bytes; if not, the caller checks.
-            keep_serving: Whether to serve it from now on.
 
         Returns:
             The object.
@@ -386,29 +385,40 @@ class NetworkClient:
             WrongBytesError: Every source that had it sent other bytes.
             PeerUnavailableError: Not within the time.
         """
-        sink = MemorySink()
-        download = Download(object_id, num_bytes, named_by_hash=named_by_hash, sink=sink)
-        await self._download(download, sources, timeout_s)
-        data = bytes(sink.data)
-        if keep_serving:
-            await self.serve(object_id, data)
-        return data
+        room = memoryview(bytearray(num_bytes))
+        await self.fetch_into(
+            object_id,
+            sources,
+            room,
+            lambda _: None,
+            timeout_s=timeout_s,
+            named_by_hash=named_by_hash,
+        )
+        return bytes(room)
 
-    async def fetch_file(
+    async def fetch_into(
         self,
         object_id: bytes,
         sources: Sequence[Source],
-        path: Path,
+        room: memoryview,
+        arrived: Arrived,
         *,
-        num_bytes: int,
         timeout_s: float,
         named_by_hash: bool = True,
     ) -> None:
-        """As `fetch`, into a new file, for objects that do not fit into memory."""
-        with path.open("x+b") as file:
-            sink = FileSink(file)
-            download = Download(object_id, num_bytes, named_by_hash=named_by_hash, sink=sink)
-            await self._download(download, sources, timeout_s)
+        """As `fetch`, into room of exactly its length; it is not served before `serve` is called.
+
+        Args:
+            object_id: 32 bytes.
+            sources: Peers that may have it, the best first.
+            room: Where to put it.
+            arrived: Told of the progress (`storage.filling`).
+            timeout_s: For all of it.
+            named_by_hash: Whether the id is the SHA-256 of the bytes; if not, the caller checks.
+        """
+        sink = RoomSink(room, arrived)
+        download = Download(object_id, room.nbytes, named_by_hash=named_by_hash, sink=sink)
+        await self._download(download, sources, timeout_s)
 
     async def _download(
         self,

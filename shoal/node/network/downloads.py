@@ -8,57 +8,40 @@ download was made in, those of failed attempts included.
 
 import contextvars
 import hashlib
-from typing import IO, Final, Protocol
 
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
 from shoal.storage.allowance import count
+from shoal.storage.filling import Arrived
 from shoal.storage.progress import note_moved
 
 Source = tuple[str, ...]
 """The addresses of one peer, all with its libp2p id."""
 
 
-class Sink(Protocol):
-    """Takes the bytes."""
+class RoomSink:
+    """Puts the bytes into the caller's room and tells how far they are.
+
+    Args:
+        room: As long as the object.
+        arrived: Told how many bytes are there; 0 when they begin again.
+    """
+
+    def __init__(self, room: memoryview, arrived: Arrived) -> None:
+        self._room = room
+        self._arrived = arrived
+        self._num_bytes = 0
 
     def add(self, data: bytes) -> None:
         """Append bytes."""
-        ...
+        end = self._num_bytes + len(data)
+        self._room[self._num_bytes : end] = data
+        self._num_bytes = end
+        self._arrived(end)
 
     def clear(self) -> None:
         """Forget all bytes."""
-        ...
-
-
-class MemorySink:
-    """Keeps the bytes in memory."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Append bytes."""
-        self.data += data
-
-    def clear(self) -> None:
-        """Forget all bytes."""
-        self.data.clear()
-
-
-class FileSink:
-    """Writes the bytes to an open file that can be read and cut."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file: Final = file
-
-    def add(self, data: bytes) -> None:
-        """Append bytes."""
-        self._file.write(data)
-
-    def clear(self) -> None:
-        """Forget all bytes."""
-        self._file.seek(0)
-        self._file.truncate()
+        self._num_bytes = 0
+        self._arrived(0)
 
 
 class Download:
@@ -81,7 +64,7 @@ class Download:
         total_bytes: int,
         *,
         named_by_hash: bool,
-        sink: Sink,
+        sink: RoomSink,
     ) -> None:
         self.object_id = object_id
         self.total_bytes = total_bytes
@@ -119,7 +102,6 @@ class Download:
 
         Raises:
             WrongBytesError: More than the object has.
-            OSError: The file cannot be written.
         """
         if self.num_bytes + len(data) > self.total_bytes:
             raise WrongBytesError(f"more than {self.total_bytes} bytes", "")
@@ -127,7 +109,8 @@ class Download:
             self._sources.append(self._current)
         self._context.run(_note, len(data))
         self._sink.add(data)
-        self._hash.update(data)
+        if self._named_by_hash:
+            self._hash.update(data)
         self.num_bytes += len(data)
 
     def finish(self) -> None:

@@ -1,7 +1,8 @@
 """The network as a store of objects that are named by content.
 
 A key's last segment is the object's id, 64 hex digits, as in `<run>/copies/<id>`. What this peer
-has put or fetched is read from its own files; everything else from peers.
+serves is read from its own files; everything else from peers, and reading does not make it served:
+whoever has checked the bytes says so.
 
 Guarantees: those of `object_store`, with these differences. A put only begins to serve: nothing
 moves until somebody fetches, so it adds no bytes to a transfer's progress (what peers took is in
@@ -29,6 +30,7 @@ from shoal.storage.errors import (
     ObjectNotFoundError,
     StorageUnavailableError,
 )
+from shoal.storage.filling import Arrived, require_length
 from shoal.storage.keys import check_key, check_prefix
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -54,7 +56,6 @@ class P2PStore:
         find_sources: Says whom to ask.
         timeout_s: For one `get` or `head`.
         named_by_hash: Whether ids are the SHA-256 of the bytes; if not, callers check the bytes.
-        keep_serving: Whether what was fetched is kept and served.
         find_more: Says whom to ask when those do not give it.
     """
 
@@ -65,12 +66,10 @@ class P2PStore:
         *,
         timeout_s: float = 60.0,
         named_by_hash: bool = True,
-        keep_serving: bool = True,
         find_more: FindSources | None = None,
     ) -> None:
         self._network = network
         self._finders = (find_sources,) if find_more is None else (find_sources, find_more)
-        self._keep_serving = keep_serving
         self._timeout_s = timeout_s
         self._named_by_hash = named_by_hash
         self._put_at_s: dict[str, float] = {}
@@ -133,6 +132,51 @@ class P2PStore:
         )
         note_moved(num_bytes)
         return await asyncio.to_thread(_read, kept, start, num_bytes)
+
+    async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
+        """Read a whole object into room of exactly its length; see `storage.filling`.
+
+        Args:
+            key: Ends in its id.
+            room: Where to put it.
+            arrived: Told of the progress.
+
+        Raises:
+            ObjectTooLargeError: It is longer than the room.
+            ObjectTooShortError: It is shorter.
+            StorageError: As `get`.
+        """
+        kept = self._network.kept(object_id_of(key))
+        if kept is not None:
+            require_length(key, kept.num_bytes, room)
+            await asyncio.to_thread(_read_into, kept, room)
+            note_moved(room.nbytes)
+            arrived(room.nbytes)
+            return
+        for find in self._finders:
+            try:
+                await self._fetch_into(key, find, room, arrived)
+            except (ObjectNotFoundError, StorageUnavailableError):
+                if find is self._finders[-1]:
+                    raise
+            else:
+                return
+
+    async def _fetch_into(
+        self, key: str, find: FindSources, room: memoryview, arrived: Arrived
+    ) -> None:
+        object_id = object_id_of(key)
+        require_length(key, await self._size_at(key, find), room)
+        check_quota("down", key)
+        arrived(0)
+        await self._network.fetch_into(
+            object_id,
+            await find(object_id),
+            room,
+            arrived,
+            timeout_s=self._timeout_s + self._network.queue_s(room.nbytes),
+            named_by_hash=self._named_by_hash,
+        )
 
     async def head(self, key: str) -> ObjectInfo:
         """Look at an object without reading it.
@@ -215,17 +259,13 @@ class P2PStore:
         if num_bytes != total_bytes:
             raise AccessDeniedError(f"object {key!r} is not here: only the whole of it", key)
         check_quota("down", key)
-        data = await self._network.fetch(
+        return await self._network.fetch(
             object_id,
             await find(object_id),
             num_bytes=total_bytes,
             timeout_s=self._timeout_s + self._network.queue_s(total_bytes),
             named_by_hash=self._named_by_hash,
-            keep_serving=self._keep_serving,
         )
-        if self._keep_serving:
-            self._put_at_s[key] = time.time()
-        return data
 
     async def _size(self, key: str) -> int:
         for find in self._finders:
@@ -267,6 +307,12 @@ def object_id_of(key: str) -> bytes:
     if _ID.fullmatch(name) is None:
         raise InvalidKeyError(f"object key {key!r} does not end in an id of 64 hex digits", key)
     return bytes.fromhex(name)
+
+
+def _read_into(kept: KeptObject, room: memoryview) -> None:
+    with kept.path.open("rb") as file:
+        if file.readinto(room) != room.nbytes:
+            raise StorageUnavailableError(f"{kept.path} is cut off", "")
 
 
 def _read(kept: KeptObject, start: int, num_bytes: int) -> bytes:

@@ -157,7 +157,6 @@ class PeerBook:
             num_bytes=num_bytes,
             timeout_s=_LEARN_TIMEOUT_S,
             named_by_hash=False,
-            keep_serving=False,
         )
         merged = dict.fromkeys((*read_peer_keys(raw), *self._learned))
         self._learned = tuple(merged)[:MAX_KNOWN_PEERS]

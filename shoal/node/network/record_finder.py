@@ -176,7 +176,6 @@ class RecordFinder:
             num_bytes=num_bytes,
             timeout_s=FETCH_TIMEOUT_S,
             named_by_hash=False,
-            keep_serving=False,
         )
         if pointer is not None and hashlib.sha256(raw).digest() != pointer.record_sha256:
             raise WrongBytesError("not the record that the pointer names", object_id.hex())

@@ -11,7 +11,7 @@ Guarantees: those of `object_store`, with these differences. A put of an announc
 publishes it, a put of a payload begins to serve it; create-once is decided by what this peer itself
 can see. `list` knows the announcements of the last rounds only. What others gave was checked where
 it can be here (blobs by hash, manifest by run id, announcements and records by signature), the rest
-is for its reader. What was fetched is served to others.
+is for its reader, who says what is to be served to others (`serve_again`).
 """
 
 import logging
@@ -39,6 +39,7 @@ from shoal.storage.errors import (
     StorageError,
     StorageUnavailableError,
 )
+from shoal.storage.filling import Arrived, require_length
 from shoal.storage.keys import check_key, check_prefix
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -91,7 +92,7 @@ class P2PRunStore:
         self._ledger = ledger
         self._head = head
         self._copies_in_folder = copies_in_folder
-        self._blobs = P2PStore(network, self._sources, timeout_s=BLOB_TIMEOUT_S, keep_serving=False)
+        self._blobs = P2PStore(network, self._sources, timeout_s=BLOB_TIMEOUT_S)
         self._payloads = P2PStore(network, self._sources, named_by_hash=False)
 
     async def put(self, key: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
@@ -160,6 +161,29 @@ class P2PRunStore:
         size = range_num_bytes(key, len(whole), max_bytes=max_bytes, start=start, length=length)
         return whole[start : start + size]
 
+    async def get_into(self, key: str, room: memoryview, arrived: Arrived) -> None:
+        """Read a whole object into room of exactly its length; see `storage.filling`.
+
+        Args:
+            key: Which object.
+            room: Where to put it.
+            arrived: Told of the progress.
+
+        Raises:
+            ObjectTooLargeError: It is longer than the room.
+            ObjectTooShortError: It is shorter.
+            StorageError: As `get`.
+        """
+        wanted = self._wanted(key)
+        if wanted.kind in (RunKeyKind.COPY, RunKeyKind.PAYLOAD):
+            name = await self._payload_name(key, wanted)
+            await self._payloads.get_into(name, room, arrived)
+            return
+        whole = await self.get(key, max_bytes=room.nbytes)
+        require_length(key, len(whole), room)
+        room[:] = whole
+        arrived(len(whole))
+
     async def head(self, key: str) -> ObjectInfo:
         """Look at an object.
 
@@ -225,6 +249,20 @@ class P2PRunStore:
             await self._records.drop(wanted.round_id)
         elif wanted is not None and wanted.object_id:
             await self._network.withdraw(wanted.object_id)
+
+    async def serve_again(self, payload_id: bytes, raw: bytes | memoryview) -> None:
+        """Serve a payload that was gathered and verified, so that it survives its author.
+
+        Args:
+            payload_id: Its id, 32 bytes.
+            raw: All of it.
+
+        Raises:
+            StorageError: It is not served now.
+            OSError: The disk did not take it.
+        """
+        if not self._copies_in_folder and self._network.kept(payload_id) is None:
+            await self._network.serve(payload_id, raw)
 
     async def keep_record(self, round_id: int, raw: bytes) -> None:
         """Serve and point to a record that a validator's own store has.
@@ -311,10 +349,11 @@ class P2PRunStore:
         kept = await self._ledger.read(self._run_id, MAX_MANIFEST_BYTES)
         if kept is not None:
             return kept
-        store = P2PStore(self._network, self._sources, named_by_hash=False, keep_serving=False)
+        store = P2PStore(self._network, self._sources, named_by_hash=False)
         raw = await store.get(self._run_id.hex(), max_bytes=MAX_MANIFEST_BYTES)
         try:
-            found = read_manifest(raw).run_id
+            # Of a later version the run's id proves nothing: anybody can write it there.
+            found = read_manifest(raw).manifest_hash
         except (InvalidManifestError, RemoteProtocolError) as error:
             raise StorageUnavailableError(f"a peer gives no manifest: {error}", key) from error
         if found != self._run_id:

@@ -613,6 +613,27 @@ def test_a_counted_payload_is_fetched_by_its_id_whatever_else_was_gathered(gathe
     run_virtual(body)
 
 
+def test_what_is_verified_is_passed_on_and_nothing_else(gathering):
+    async def body(loop):
+        store, served = FaultyStore(), {}
+        run, _ = gathering(loop, store)
+
+        async def serve_again(payload_id, raw):
+            served[payload_id] = bytes(raw)
+            if len(served) == 5:
+                raise StorageUnavailableError("the network process is away", "")
+
+        gather = RoundGather(replace(run, serve_again=serve_again), HEAD)
+        bad = bytes_of(lambda raw: flipped(raw, 300))()
+        await fill(store, run, payloads={BAD.peer: bad})
+        await poll_for(gather)
+        good = [good_payload(identity) for identity in PEERS if identity is not BAD]
+        assert served == {id_of(raw): raw for raw in good}
+        assert len(gather.accepted) == 19
+
+    run_virtual(body)
+
+
 def test_attendance_is_read_by_those_who_close_rounds(gathering):
     async def body(loop):
         store = FaultyStore(MemoryStore())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.node.network import fetching, packing
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
-from shoal.node.network.downloads import Download, FileSink, MemorySink, Source
+from shoal.node.network.downloads import Download, RoomSink, Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError, WrongBytesError
 from shoal.node.network.failures import raise_failure, to_failure
 from shoal.node.network.fetching import Fetching
@@ -69,14 +69,17 @@ OTHER = bytes(ALL)
 
 
 def fetch(peers: Peers, *names: str, timeout_s: float = 5.0) -> bytes:
-    sink = MemorySink()
+    room = bytearray(ALL)
+    told = [0]
 
     async def run() -> None:
+        sink = RoomSink(memoryview(room), told.append)
         download = Download(OBJECT_ID, ALL, named_by_hash=True, sink=sink)
         await Fetching(download, tuple((name,) for name in names), peers.ask).run(timeout_s)
 
     asyncio.run(run())
-    return bytes(sink.data)
+    assert told[-1] == ALL
+    return bytes(room)
 
 
 def test_the_first_source_that_has_it_is_enough() -> None:
@@ -178,13 +181,14 @@ def test_bytes_of_failed_attempts_are_noted_too() -> None:
     assert (progress.num_bytes, progress.num_retries) == (2 * ALL, 1)
 
 
-def test_a_file_is_begun_again_from_its_start(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("x+b") as file:
-        sink = FileSink(file)
-        sink.add(b"wrong bytes")
-        sink.clear()
-        sink.add(b"right")
-    assert (tmp_path / "file").read_bytes() == b"right"
+def test_room_is_begun_again_from_its_start() -> None:
+    room, told = bytearray(11), []
+    sink = RoomSink(memoryview(room), told.append)
+    sink.add(b"wrong bytes")
+    sink.clear()
+    sink.add(b"right")
+    assert room == b"right bytes"
+    assert told == [11, 0, 5]
 
 
 class Process:

@@ -59,7 +59,6 @@ class Network:
     async def fetch(self, object_id: bytes, sources: Sequence[Source], **how: object) -> bytes:
         assert how["num_bytes"] == len(THERE)
         self.num_fetched += 1
-        await self.serve(object_id, THERE)
         return THERE
 
 
@@ -113,6 +112,9 @@ def test_what_is_elsewhere_comes_whole_and_once(tmp_path: Path) -> None:
             await store.get(key, max_bytes=len(THERE) - 1)
         assert network.num_fetched == 0
         assert await store.get(key, max_bytes=len(THERE)) == THERE
+        assert (await store.list("run/")).keys == ()
+        assert network.num_fetched == 1
+        await store.put(key, THERE)
         assert await store.get(key, max_bytes=9, start=6, length=5) == b"there"
         assert (await store.list("run/")).keys == (key,)
 
@@ -153,7 +155,7 @@ def test_when_the_first_do_not_give_it_the_others_are_asked(tmp_path: Path) -> N
                 return (("good",),)
 
             client: NetworkClient = network  # type: ignore[assignment] # the part that is used
-            store = P2PStore(client, find, find_more=more, keep_serving=False)
+            store = P2PStore(client, find, find_more=more)
             assert (await store.head(key_of(THERE))).num_bytes == len(THERE)
             assert await store.get(key_of(THERE), max_bytes=len(THERE)) == THERE
             assert asked

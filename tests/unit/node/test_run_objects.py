@@ -173,9 +173,38 @@ def test_a_payload_is_found_by_its_announcement_at_whoever_has_it(
         world.away.add(source_of(OTHER.peer))
         world.serve(THIRD.peer, id_of(PAYLOAD), PAYLOAD)
         assert await desk.get(key) == PAYLOAD
+        await desk.store.serve_again(id_of(PAYLOAD), PAYLOAD)
         assert await desk.get(KEYS.copy(id_of(PAYLOAD))) == PAYLOAD
         assert desk.client.num_fetched == 1, "the second time from its own files"
         assert world.served[source_of(ME.peer)][id_of(PAYLOAD)] == PAYLOAD
+
+    asyncio.run(run())
+
+
+def test_only_a_verified_payload_is_passed_on_and_bad_bytes_are_asked_for_again(
+    world: World, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        desk = Desk(world, tmp_path)
+        payload = payload_for(MANIFEST, HEAD, OTHER, body_like(layout_of(MANIFEST), 1))
+        name = id_of(payload)
+        bad = payload[:-1] + bytes([payload[-1] ^ 1])
+        world.serve(OTHER.peer, name, bad)
+        room, told = memoryview(bytearray(len(payload))), []
+        await desk.store.get_into(KEYS.copy(name), room, told.append)
+        assert bytes(room) == bad
+        assert await desk.get(KEYS.copy(name)) == bad
+        # Nothing of it was kept: the next one who is asked may have the right bytes.
+        assert desk.client.kept(name) is None
+        world.serve(OTHER.peer, name, payload)
+        await desk.store.get_into(KEYS.copy(name), room, told.append)
+        assert bytes(room) == payload
+        assert told[-1] == len(payload)
+        assert desk.client.kept(name) is None
+        await desk.store.serve_again(name, room)
+        assert world.served[source_of(ME.peer)][name] == payload
+        with pytest.raises(ObjectTooLargeError):
+            await desk.store.get_into(KEYS.copy(name), room[:-1], told.append)
 
     asyncio.run(run())
 
