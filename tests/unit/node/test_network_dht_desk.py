@@ -79,7 +79,7 @@ def pointer(expires_at_s: int) -> bytes:
 
 def test_records_are_put_found_given_and_their_peers_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(dht_desk.time, "time", lambda: 1000.0)
+        monkeypatch.setattr("shoal.node.network.dht_desk.time.time", lambda: 1000.0)
         host = Host()
         desk, value = desk_of(host), pointer(1060)
         put = messages.DhtPut(key=KEY, value=value, expires_at_s=1060)

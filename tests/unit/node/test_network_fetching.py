@@ -182,7 +182,8 @@ def test_bytes_of_failed_attempts_are_noted_too() -> None:
 
 
 def test_room_is_begun_again_from_its_start() -> None:
-    room, told = bytearray(11), []
+    room = bytearray(11)
+    told: list[int] = []
     sink = RoomSink(memoryview(room), told.append)
     sink.add(b"wrong bytes")
     sink.clear()

@@ -190,7 +190,8 @@ def test_only_a_verified_payload_is_passed_on_and_bad_bytes_are_asked_for_again(
         name = id_of(payload)
         bad = payload[:-1] + bytes([payload[-1] ^ 1])
         world.serve(OTHER.peer, name, bad)
-        room, told = memoryview(bytearray(len(payload))), []
+        room = memoryview(bytearray(len(payload)))
+        told: list[int] = []
         await desk.store.get_into(KEYS.copy(name), room, told.append)
         assert bytes(room) == bad
         assert await desk.get(KEYS.copy(name)) == bad
@@ -294,7 +295,7 @@ def test_a_source_that_hangs_is_asked_last_the_next_time(world: World, tmp_path:
                 await asyncio.sleep(3600)
             return await ask_size(object_id, source, timeout_s)
 
-        desk.client.ask_size = ask  # type: ignore[method-assign] # one source hangs
+        desk.client.ask_size = ask  # type: ignore[method-assign, assignment] # one source hangs
         world.serve(OTHER.peer, record_object_id(RUN_ID, 1), RECORD.raw)
         world.point(VALIDATOR, RUN_ID, 9, b"r" * 9)
         reading = asyncio.create_task(desk.get(KEYS.record(1)))
@@ -406,13 +407,13 @@ def test_in_an_open_run_a_newcomer_shows_itself_and_learns_whom_a_validator_know
         client = WorldClient(world, tmp_path / "me", ME.peer)
         mine = book(ME, client)
         await asyncio.sleep(0)
-        assert mine.known == (VALIDATOR.peer,)
+        assert list(mine.known) == [VALIDATOR.peer]
         learning = asyncio.create_task(mine.learn_for_ever(60.0))
         async with asyncio.timeout(5):
             while OTHER.peer not in mine.known:  # noqa: ASYNC110 - polls
                 await asyncio.sleep(0.001)
         assert client.introduced == [source_of(VALIDATOR.peer)]
-        assert mine.known == (VALIDATOR.peer, OTHER.peer)
+        assert list(mine.known) == [VALIDATOR.peer, OTHER.peer]
         theirs.cancel()
         learning.cancel()
         # A list that is too long or holds what are no keys adds nobody.

@@ -20,7 +20,7 @@ SLEEP_S = 3600.0
 def test_a_node_that_slept_for_an_hour_replays_and_goes_on(tmp_path, no_fsync, moment):
     async def body(loop):
         store = FaultyStore()
-        woke_at_s = []
+        woke_at_s: list[float] = []
 
         def fault(verb, key, asked):
             if not woke_at_s and moment in key and "00000002" in key:

@@ -256,11 +256,16 @@ def test_moving_the_model_keeps_what_the_steps_have_learned():
 
 
 def test_the_model_may_be_moved_before_every_step():
-    calls = []
+    calls: list[str] = []
     trainer = trainer_with()
+
+    def next_batch(step):
+        calls.append(f"batch {step}")
+        return batch(step)
+
     trainer.run(
         1,
-        lambda step: calls.append(f"batch {step}") or batch(step),
+        next_batch,
         out_of_time=lambda: False,
         interrupt=threading.Event(),
         on_step=lambda step, loss: calls.append("step"),

@@ -105,7 +105,8 @@ def test_what_was_written_is_read(store, data):
 def test_an_object_is_read_into_room_of_its_length(store, num_bytes):
     data = bytes(range(256)) * (num_bytes // 256 + 1)
     put(store, "a", data[:num_bytes])
-    room, told = memoryview(bytearray(num_bytes)), []
+    room = memoryview(bytearray(num_bytes))
+    told: list[int] = []
     asyncio.run(read_into(store, "a", room, told.append))
     assert bytes(room) == data[:num_bytes]
     assert told[-1] == num_bytes
@@ -115,7 +116,8 @@ def test_an_object_is_read_into_room_of_its_length(store, num_bytes):
 def test_room_of_another_length_gets_nothing(store):
     put(store, "a", b"12345")
     for num_bytes, error in ((4, ObjectTooLargeError), (6, ObjectTooShortError)):
-        room, told = memoryview(bytearray(num_bytes)), []
+        room = memoryview(bytearray(num_bytes))
+        told: list[int] = []
         with pytest.raises(error) as caught:
             asyncio.run(read_into(store, "a", room, told.append))
         assert caught.value.key == "a"

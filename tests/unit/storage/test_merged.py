@@ -47,7 +47,8 @@ class Pair:
         return self
 
     def get(self, key: str) -> bytes:
-        return run(self.store.get(key, max_bytes=100))
+        data: bytes = run(self.store.get(key, max_bytes=100))
+        return data
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -152,7 +153,8 @@ def test_a_download_that_broke_off_is_not_continued_elsewhere() -> None:
 
     pair = Pair().fill({}, {"a": b"12"})
     store = MergedStore(Breaks(), pair.second, first_is_truth=False, now_s=pair.clock.now_s)
-    room, told = memoryview(bytearray(2)), []
+    room = memoryview(bytearray(2))
+    told: list[int] = []
     with pytest.raises(StorageUnavailableError):
         run(store.get_into("a", room, told.append))
     assert told == [1]
