@@ -170,8 +170,8 @@ async def _own_place(
         return bucket, own_bucket(config)
     if P2P in (payloads.kind, config.store.kind) and network is not None:
         status = await network.status(_NETWORK_START_S)
-        best = best_place(status.addresses)
-        address = f"{best}/p2p/{status.peer_id}" if best else ""
+        # With nothing that others can dial: who we are, for those to whom we have a connection.
+        address = f"{best_place(status.addresses)}/p2p/{status.peer_id}"
         return served_by(network, "", None), Where(provider=P2P, address=address)
     return run, Where(provider=RUN_STORE)
 

@@ -3,13 +3,15 @@
 Guarantees: only places that the manifest knows: a provider of its list (host from the template,
 addresses checked, anonymous, no redirect), a libp2p address, or the run's own store. A libp2p
 address that does not give a payload is not the last word: its peer's present addresses and those
-who serve the payload again are asked too.
+who serve the payload again are asked too. Of an address that is not public only the id is used: its
+peer may have a connection to this node.
 """
 
 from collections import OrderedDict
 
 from shoal.node.buckets import bucket_at
 from shoal.node.config import NodeConfig
+from shoal.node.network.addresses import to_reach
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.p2p_store import P2PStore
 from shoal.node.run_network import RunNetwork
@@ -66,8 +68,15 @@ class Readers:
             if self._network is None:
                 detail = "this node runs no libp2p process ([network] enabled = true)"
                 raise PayloadError(ErrorCode.E_HOST_NOT_ALLOWED, detail)
-            return served_by(self._network, where.address, self._joined)
+            return served_by(self._network, self._allowed(where.address), self._joined)
         return self._bucket(where)
+
+    def _allowed(self, address: str) -> str:
+        private = self._manifest.endpoints.allow_loopback
+        try:
+            return to_reach(address, allow_private=private) if address else ""
+        except ValueError as error:
+            raise PayloadError(ErrorCode.E_HOST_NOT_ALLOWED, str(error)) from error
 
     def _bucket(self, where: Where) -> S3Store:
         if where not in self._buckets:

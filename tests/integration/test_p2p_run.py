@@ -97,6 +97,9 @@ def _swarm(forge: Forge, root: Path) -> Iterator[Swarm]:
         serve = toml("serve", listen=f"127.0.0.1:{inbox_port}")
         write_node_toml(folder.validators[0], stores.validator_toml + serve)
         write_node_toml(folder.peers[0], both + toml("payloads", kind="p2p"))
+        outgoing = "[network]\nclient_mode = true\n"
+        assert "[network]\n" in stores.peer_tomls[2]
+        write_node_toml(folder.peers[2], stores.peer_tomls[2].replace("[network]\n", outgoing))
         nodes = {
             path.name: Node(
                 forge, path, folder.manifest_file, "validate" if path.name == VALIDATOR else "join"
@@ -108,7 +111,7 @@ def _swarm(forge: Forge, root: Path) -> Iterator[Swarm]:
         yield Swarm(run=run, nodes=nodes, link=link, background=background)
 
 
-def test_rounds_go_on_without_http_and_after_kills_and_a_late_peer_catches_up(
+def test_rounds_go_on_without_http_and_after_kills_and_a_late_peer_that_only_dials_counts(
     forge: Forge, tmp_path: Path
 ) -> None:
     with _swarm(forge, tmp_path) as swarm:
@@ -129,7 +132,8 @@ def test_rounds_go_on_without_http_and_after_kills_and_a_late_peer_catches_up(
             swarm.wait_until_counted(ALONE, 1)
         assert num_killed == 2
 
-        # From genesis over all records and copies, with nothing but the network.
+        # From genesis over all records and copies, with nothing but the network. Nobody can dial
+        # it: what it gives travels over the connections that it has opened.
         swarm.nodes[LATE].start()
         swarm.nodes[LATE].wait_for(is_round(1))
         swarm.wait_until_counted(LATE, 1)

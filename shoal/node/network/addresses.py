@@ -3,6 +3,8 @@
     /ip4/<address>/tcp/<port>              and the same with /ip6/, /dns4/ and /dns6/
     /ip4/<address>/udp/<port>/quic-v1      the same
     .../p2p/<libp2p id>                    at the end, where it says who must answer there
+    /p2p/<libp2p id>                       a peer that nobody can dial: only over a connection that
+                                           is there, because the peer has opened it
 
 Guarantees: what passes has no relay, no path, no second host in it, and its text is canonical.
 Names are for a person's own settings; a peer's addresses must be numbers, and public ones unless
@@ -20,6 +22,8 @@ _PATTERN: Final = re.compile(
     r"/(ip4|ip6|dns4|dns6)/([0-9A-Za-z.:-]{1,128})/(?:tcp/([0-9]{1,5})|udp/([0-9]{1,5})/quic-v1)"
     r"(?:/p2p/([1-9A-HJ-NP-Za-km-z]{32,64}))?"
 )
+
+_UNDIALLED: Final = re.compile(r"/p2p/([1-9A-HJ-NP-Za-km-z]{32,64})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +121,34 @@ def best_place(texts: tuple[str, ...]) -> str:
     return found[min(found)] if found else ""
 
 
+def undialled(libp2p_id: str) -> str:
+    """How a peer is named that nobody can dial.
+
+    Args:
+        libp2p_id: Its id.
+    """
+    return f"/p2p/{libp2p_id}"
+
+
+def to_reach(text: str, *, allow_private: bool) -> str:
+    """What of a stranger's address may be used: all of it, or only who it is.
+
+    Args:
+        text: A multiaddr that ends in an id.
+        allow_private: Whether addresses that are not public may be dialled.
+
+    Returns:
+        The address, canonical; only the id where the address is not a public one.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if _UNDIALLED.fullmatch(text) is not None:
+        return text
+    address = parse_seed(text)
+    return address.text if allow_private or address.is_public else undialled(address.libp2p_id)
+
+
 def parse_peer(texts: tuple[str, ...], *, allow_private: bool) -> tuple[str, tuple[Address, ...]]:
     """Read the addresses of one peer; nobody is trusted.
 
@@ -125,16 +157,18 @@ def parse_peer(texts: tuple[str, ...], *, allow_private: bool) -> tuple[str, tup
         allow_private: Whether addresses that are not public may be dialled.
 
     Returns:
-        The libp2p id, and the addresses that may be dialled.
+        The libp2p id, and the addresses that may be dialled; none where one of the texts says that
+        nobody can dial this peer.
 
     Raises:
         ValueError: One is malformed, they name no id or two, or none may be dialled.
     """
-    found = tuple(parse_address(text) for text in texts)
-    ids = {one.libp2p_id for one in found}
+    undialled = [match[1] for match in map(_UNDIALLED.fullmatch, texts) if match is not None]
+    found = tuple(parse_address(text) for text in texts if _UNDIALLED.fullmatch(text) is None)
+    ids = {*undialled, *(one.libp2p_id for one in found)}
     if len(ids) != 1 or "" in ids:
         raise ValueError("the addresses of a peer end in one libp2p id")
     usable = tuple(one for one in found if allow_private or one.is_public)
-    if not usable:
+    if not usable and not undialled:
         raise ValueError("E_ADDR_NOT_PUBLIC: no address of this peer is a public one")
     return ids.pop(), usable

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from shoal.node.network import finding_messages, messages, signed_records
+from shoal.node.network.addresses import undialled
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
 from shoal.node.network.downloads import Download, RoomSink, Source
@@ -267,7 +268,8 @@ class NetworkClient:
             timeout_s: How long to look.
 
         Returns:
-            Its addresses with its libp2p id; None if it has published none.
+            Its addresses with its libp2p id, or only the id if nobody can dial it; None if it has
+            published nothing.
 
         Raises:
             PeerUnavailableError: The process does not answer in time.
@@ -276,7 +278,8 @@ class NetworkClient:
         statement = None if value is None else signed_records.read(value).statement
         if not isinstance(statement, PeerRecord):
             return None
-        return tuple(f"{place}/p2p/{statement.libp2p_id}" for place in statement.addresses)
+        places = tuple(f"{place}/p2p/{statement.libp2p_id}" for place in statement.addresses)
+        return places or (undialled(statement.libp2p_id),)
 
     def kept(self, object_id: bytes) -> KeptObject | None:
         """Say whether this peer serves an object, and from which file."""

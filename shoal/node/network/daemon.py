@@ -224,7 +224,7 @@ class Daemon:
     async def _connect(self, texts: tuple[str, ...]) -> None:
         libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
         await self._host.dial(libp2p_id, addresses)
-        if await self._host.join(libp2p_id):
+        if await self._host.join(libp2p_id) and addresses:
             self._finding.note_good(addresses[0])
 
     async def _fetch(self, request_id: int, request: messages.Fetch) -> None:
@@ -262,7 +262,8 @@ class Daemon:
         limits = Limits(timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s)
         pace = Pace(limits, time.monotonic)
         await self._host.dial(libp2p_id, addresses)
-        self._finding.note_good(addresses[0])
+        if addresses:
+            self._finding.note_good(addresses[0])
         reader, writer = await self._host.open_stream(libp2p_id, PROTOCOL_NAME)
         try:
             yield reader, writer, pace

@@ -198,7 +198,7 @@ class Libp2p:
 
         Args:
             libp2p_id: Who must answer.
-            addresses: Where.
+            addresses: Where; none: only a connection that is there already will do.
 
         Raises:
             OSError: Nobody with this id answers there.

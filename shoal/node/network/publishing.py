@@ -127,10 +127,8 @@ class Publisher:
         return status
 
     async def _publish_all(self, status: Status) -> None:
-        own = self._peer_record(status)
-        self.own = None if own is None else self.to_put(own)
-        if self.own is not None:
-            await self._put(self.own)
+        self.own = self.to_put(self._peer_record(status))
+        await self._put(self.own)
         now_s = self._now_s()
         self._records = {key: one for key, one in self._records.items() if one.expires_at_s > now_s}
         for request in tuple(self._records.values()):
@@ -140,10 +138,9 @@ class Publisher:
                 # Whoever has it already does not take it a second time.
                 _log.debug("publishing again: %s", error)
 
-    def _peer_record(self, status: Status) -> bytes | None:
+    def _peer_record(self, status: Status) -> bytes:
+        # None is a statement too: others can reach us over the connections that we open.
         addresses = [text for text in status.addresses if self._may_show(text)]
-        if not addresses:
-            return None
         key = record_key(self._options.run_id, self._identity.peer, PEER_KIND)
         record = PeerRecord(
             run_id=self._options.run_id,

@@ -5,7 +5,8 @@ body. The signature covers the domain of the kind, one zero byte, and the body, 
 JSON with exactly these keys:
 
     peer record     kind "shoal/peer-record/1", run, peer, sequence, expires_at (unix seconds),
-                    libp2p (its libp2p id), addresses (1 to 8 multiaddrs)
+                    libp2p (its libp2p id), addresses (0 to 8 multiaddrs; none: nobody can
+                    dial this peer)
     record pointer  kind "shoal/record-pointer/1", run, peer, sequence, expires_at, round,
                     record (SHA-256 of the record's bytes, 64 hex digits), num_bytes (their number)
 
@@ -225,7 +226,7 @@ def _from_fields(kind: SignedKind, fields: dict[str, JsonValue]) -> Statement:
 
 def _take_addresses(fields: dict[str, JsonValue]) -> tuple[str, ...]:
     items = take_list(fields, "addresses")
-    if not 1 <= len(items) <= MAX_ADDRESSES:
-        detail = f"{len(items)} addresses, expected 1 to {MAX_ADDRESSES}"
+    if len(items) > MAX_ADDRESSES:
+        detail = f"{len(items)} addresses, expected at most {MAX_ADDRESSES}"
         raise RemoteProtocolError(ErrorCode.E_JSON, detail)
     return tuple(take_text({"address": item}, "address", _ADDRESS_PATTERN) for item in items)
