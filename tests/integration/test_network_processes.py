@@ -216,8 +216,11 @@ async def test_records_and_objects_reach_all_and_bad_ones_nobody(tmp_path: Path)
         [transfer] = meter.drain()
         assert (transfer.num_bytes, transfer.ok) == (len(data), True)
 
-        # And the first one gets it from the third, which serves what it has fetched.
+        # Reading does not serve it; once the third one has checked it and says so, the first gets it.
         source = source_of(await third.status())
+        with pytest.raises(ObjectNotFoundError):
+            await first.fetch(object_id, [source], num_bytes=len(data), timeout_s=10)
+        await third.serve(object_id, data)
         got = await first.fetch(object_id, [source], num_bytes=len(data), timeout_s=30)
         assert got == data
 
