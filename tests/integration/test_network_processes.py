@@ -216,7 +216,7 @@ async def test_records_and_objects_reach_all_and_bad_ones_nobody(tmp_path: Path)
         [transfer] = meter.drain()
         assert (transfer.num_bytes, transfer.ok) == (len(data), True)
 
-        # Reading does not serve it; once the third one has checked it and says so, the first gets it.
+        # Reading does not serve it; when the third one has checked it and says so, others get it.
         source = source_of(await third.status())
         with pytest.raises(ObjectNotFoundError):
             await first.fetch(object_id, [source], num_bytes=len(data), timeout_s=10)
