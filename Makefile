@@ -36,15 +36,17 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-# Whole files go to a worker each, so that servers and swarms of one file are started once.
+# Whole files go to a worker each, so that servers and swarms of one file are started once. Three
+# workers on two cores: scenarios with real links mostly wait. In the order of the folders, so that
+# these long ones come early and the many short ones fill the end.
 check: $(READY)
-	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 unit: $(READY)
 	$(BIN)/pytest -n 2 -m "not slow" $(PYTEST_ARGS)
 
 slow: $(READY)
-	$(BIN)/pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m slow $(PYTEST_ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compression

@@ -11,6 +11,7 @@ from shoal.node.telemetry.names import EventName
 
 def test_event_names_are_frozen():
     assert sorted(EventName) == [
+        "bandwidth",
         "caught-up",
         "inner-step",
         "node-started",
