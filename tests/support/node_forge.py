@@ -25,6 +25,8 @@ def serve() -> None:
     import shoal.node.start_node  # noqa: F401, PLC0415  # as above
     from shoal.node.app import app  # noqa: PLC0415  # as above
 
+    # Tests send Ctrl+C; a command that was started in the background has it ignored from the start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     assert AutoModelForCausalLM is not LlamaForCausalLM
     torch.set_num_threads(1)
     # A first command imports what typer and inspect need.
