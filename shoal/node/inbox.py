@@ -14,7 +14,7 @@ lie under this run's prefix; one client's fault is that client's answer and neve
 what is moved here keeps to the node's caps and quotas.
 
 Does not do: authenticate readers (everything here is public), overwrite, delete, or serve pages.
-aiohttp's server enters here and in `web`.
+aiohttp's server enters here, in `listening` and in `web`.
 """
 
 import asyncio
@@ -22,13 +22,14 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from shoal.node.errors import ConfigError
-from shoal.node.inbox_bodies import drop_body, paid, read_body, send_body
+from shoal.node.inbox_bodies import drop_body, paid, read_blocks, read_body, send_body
+from shoal.node.listening import listening
 from shoal.node.run_context import BodyChecker, RunContext
 from shoal.protocol.announcement import MAX_ANNOUNCEMENT_BYTES, AnnouncementType, read_announcement
 from shoal.protocol.chain import ChainHead
@@ -115,10 +116,12 @@ class Inbox:
         headers["Content-Length"] = str(length)
         with paid(self._run.meter, info.num_bytes):
             check_quota("up", key)
-            body = await self._store.get(key, max_bytes=length, start=start, length=length)
+            blocks = read_blocks(self._store, key, start, length)
+            # What is not there, or cannot be read, has its status; later it is too late for one.
+            first = await anext(blocks, b"")
             answer = web.StreamResponse(status=status, headers=headers)
             await answer.prepare(request)
-            await send_body(answer, memoryview(body), self._run.meter)
+            await send_body(request, answer, first, blocks, self._run.meter)
         return answer
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -245,24 +248,23 @@ async def serving(
     host, colon, port = listen.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise ConfigError("node.toml", "serve.listen", "host:port", listen)
-    runner = web.AppRunner(Inbox(run, store, head).application(), access_log=None)
-    await runner.setup()
-    try:
+    async with AsyncExitStack() as held:
+        app = Inbox(run, store, head).application()
         try:
-            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+            url, _ = await held.enter_async_context(listening(app, host.strip("[]"), int(port)))
         except OSError as error:
             raise ConfigError(
                 "node.toml", "serve.listen", "a free address", f"{listen} ({error.strerror})"
             ) from error
-        bound = runner.addresses[0]
-        yield f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
-    finally:
-        await runner.cleanup()
+        yield url
 
 
 @web.middleware
 async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure has its status and a short text; none is a traceback."""
+    """Every failure has its status and a short text; none is a traceback.
+
+    A failure after an answer has begun ends the connection: there is no other way left to say it.
+    """
     try:
         return await handler(request)
     except RemoteProtocolError as error:
@@ -280,6 +282,9 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except (StorageError, TimeoutError) as error:
         logger.warning("inbox: %s %s: %s", request.method, request.path, error)
         return _refuse(request, 503, "not now")
+    except ConnectionError:
+        # Normal weather: the client went away. Nobody reads this answer.
+        return _refuse(request, 400, "gone")
 
 
 def _refuse(request: web.Request, status: int, text: str) -> web.Response:

@@ -26,7 +26,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def _fetch(url: str) -> str:
     try:
-        with DIRECT.open(url, timeout=5) as answer:
+        with DIRECT.open(url, timeout=30) as answer:
             return str(answer.read().decode())
     except (urllib.error.URLError, OSError):
         return ""
@@ -34,6 +34,10 @@ def _fetch(url: str) -> str:
 
 def _is_page(url: str) -> bool:
     return "<html" in _fetch(url)
+
+
+def _has_metrics(url: str) -> bool:
+    return "shoal_" in _fetch(f"{url}metrics")
 
 
 @pytest.mark.timeout(900)
@@ -69,7 +73,7 @@ def test_every_nodes_page_answers_while_a_live_table_is_shown(tmp_path: Path) ->
         assert set(found) == {"validator-0", "peer-0"}
         for name, url in found.items():
             wait_until(partial(_is_page, url), f"the page of {name}", START_S)
-            assert "shoal_" in _fetch(f"{url}metrics")
+            wait_until(partial(_has_metrics, url), f"the metrics of {name}", START_S)
         # The table is redrawn in place: the terminal's cursor goes up.
         wait_until(lambda: "\x1b[1A" in read(), "a live table", START_S)
         swarm.send_signal(signal.SIGINT)

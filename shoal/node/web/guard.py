@@ -65,6 +65,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
         return web.Response(status=error.status, text=f"{error.reason}\n", headers=allow)
+    except ConnectionError:
+        # The reader went away in the middle; nobody reads this answer.
+        return web.Response(status=400, text="gone\n")
     except Exception:  # the per-request boundary: the page may fail, the training may not
         logger.exception("page: %s failed", request.path)
         return web.Response(status=500, text="this page failed; the node's log says why\n")

@@ -11,13 +11,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from aiohttp import web
 
 from shoal.node.config import WebConfig
 from shoal.node.errors import ConfigError
+from shoal.node.listening import listening
 from shoal.node.telemetry.event_log import EventLog
 from shoal.node.web.address import ListenAddress, parse_listen
 from shoal.node.web.board import Board
@@ -49,9 +50,7 @@ class WebServer:
         self.stream = Stream(secrets.token_hex(4), board.snapshot)
         self._listen = listen
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._runner = web.AppRunner(
-            self._application(), access_log=None, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=30
-        )
+        self._held = AsyncExitStack()
         self._dirty = False
 
     @property
@@ -70,19 +69,17 @@ class WebServer:
         Raises:
             ConfigError: the address is in use, not this machine's, or not allowed.
         """
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._listen.bare_host, self._listen.port)
+        host, port = self._listen.bare_host, self._listen.port
+        served = listening(self._application(), host, port, shutdown_s=_SHUTDOWN_S)
         try:
-            await site.start()
+            _, port = await self._held.enter_async_context(served)
         except OSError as error:
-            await self._runner.cleanup()
             raise ConfigError(
                 "node.toml",
                 "web.listen",
                 "an address that is free (port 0 is any free one)",
                 f"{self._listen}: {error.strerror or error}",
             ) from error
-        port = self._runner.addresses[0][1]
         self._listen = ListenAddress(self._listen.host, port)
         logger.info("page: %s", self.url)
 
@@ -91,7 +88,7 @@ class WebServer:
         self.flush()
         self.stream.close()
         try:
-            await self._runner.cleanup()
+            await self._held.aclose()
         except OSError as error:
             logger.warning("page: not closed cleanly: %s", error)
 
