@@ -6,21 +6,19 @@ URL is made from the manifest's template.
 Guarantees: what comes out is https on port 443 without user, path, query or fragment (a template of
 a local run may say http and another port); an account or a bucket cannot change the host that the
 template means; an address passes only if it is on the public internet, also when it is an IPv4
-address in the clothes of an IPv6 one; a name is resolved once and every one of its addresses must
-pass, so whoever connects to the one returned cannot be led elsewhere by a second answer.
+address in the clothes of an IPv6 one.
 
-`resolve` asks the system's resolver; everything else is pure.
+Pure; `resolving` asks the system's resolver.
 """
 
 import ipaddress
 import re
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from shoal.storage.errors import RefusedError, StorageUnavailableError
+from shoal.storage.errors import RefusedError
 
 E_ADDR_NOT_PUBLIC: Final = "E_ADDR_NOT_PUBLIC"
 E_HOST_NOT_ALLOWED: Final = "E_HOST_NOT_ALLOWED"
@@ -81,9 +79,6 @@ _DENIED: Final = tuple(
 )
 # Of IPv6 only this block is given out.
 _IPV6_GLOBAL: Final = ipaddress.ip_network("2000::/3")
-
-AddressInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
-GetAddrInfo = Callable[..., Sequence[AddressInfo]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +194,7 @@ def check_hostname(host: str, *, allow_address: bool = False) -> None:
     Raises:
         RefusedError: E_HOST_NOT_ALLOWED.
     """
-    if allow_address and _is_address(host):
+    if allow_address and is_address(host):
         return
     labels = host.split(".")
     good = len(host) <= _MAX_HOST_CHARS and all(_LABEL.fullmatch(label) for label in labels)
@@ -231,45 +226,15 @@ def check_address(ip: str, *, allow_loopback: bool) -> None:
         raise _address_error(ip)
 
 
-def resolve(
-    host: str,
-    port: int,
-    *,
-    allow_loopback: bool,
-    allow_private: bool = False,
-    getaddrinfo: GetAddrInfo = socket.getaddrinfo,
-) -> str:
-    """Resolve a name once, check every address, and give the one to connect to.
+def is_address(host: str) -> bool:
+    """Say whether a host is an address and not a name.
 
     Args:
-        host: The host's name, or an address where those are allowed.
-        port: The port that will be connected to.
-        allow_loopback: This machine's own addresses pass too.
-        allow_private: Every address passes: one's own server only.
-        getaddrinfo: The system's resolver.
+        host: A host without brackets.
 
     Returns:
-        The first address, which has passed; connect to it and not to the name.
-
-    Raises:
-        RefusedError: E_HOST_NOT_ALLOWED for the name, E_ADDR_NOT_PUBLIC if any address fails.
-        StorageUnavailableError: The name has no address now.
+        True if it is an IPv4 or IPv6 address in its usual spelling.
     """
-    check_hostname(host, allow_address=allow_loopback or allow_private)
-    try:
-        answers = getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise StorageUnavailableError(f"host {host}: no address found ({error})", "") from error
-    addresses = [str(answer[4][0]) for answer in answers]
-    if not addresses:
-        raise StorageUnavailableError(f"host {host}: no address found", "")
-    if not allow_private:
-        for address in addresses:
-            check_address(address, allow_loopback=allow_loopback)
-    return addresses[0]
-
-
-def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -31,14 +31,15 @@ from botocore.credentials import CredentialResolver
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader
 
-from shoal.storage.endpoints import GetAddrInfo
+from shoal.storage.dialling import Dial, begin_dial
+from shoal.storage.resolving import GetAddrInfo
 from shoal.storage.s3_answers import AttemptError, Refusal, RefusalError, number_in, refusal_of
 from shoal.storage.s3_bucket import BucketStore
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_config import S3Config, S3Credentials, S3Limits
 from shoal.storage.s3_link import Link, Reply
 from shoal.storage.s3_parts import BodyReader
-from shoal.storage.s3_transport import Answer, Dial, Request, Transport
+from shoal.storage.s3_transport import Answer, Request, Transport
 
 __all__ = ["S3Config", "S3Credentials", "S3Limits", "S3Store"]
 
@@ -57,7 +58,7 @@ class S3Store(BucketStore):
         limits: Time limits and sizes.
         tls: How TLS verifies; None: by the system's certificates.
         getaddrinfo: The system's resolver.
-        dial: Opens a socket to an address.
+        dial: Begins to connect to an address.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class S3Store(BucketStore):
         limits: S3Limits = S3Limits(),  # noqa: B008 - frozen
         tls: ssl.SSLContext | None = None,
         getaddrinfo: GetAddrInfo = socket.getaddrinfo,
-        dial: Dial = socket.create_connection,
+        dial: Dial = begin_dial,
     ) -> None:
         self._transport = Transport(config, limits, tls=tls, getaddrinfo=getaddrinfo, dial=dial)
         caller = _Boto(config, credentials, self._transport)

@@ -1,9 +1,10 @@
 """Connections that go where they are told and read the head of an answer with care.
 
-Guarantees: a connection never looks a name up itself, it asks `connect` for its socket, while TLS
-and the Host header keep the name; an answer's head, the interim answers before it included, has at
-most 16 KiB and must be there before the call's time is over, however slowly it trickles in; an
-answer that announces two lengths, or one that is no number, is refused.
+Guarantees: a connection never looks a name up itself, it asks `connect` for its socket, and says
+whether TLS could be begun on it; TLS and the Host header keep the name. An answer's head, the
+interim answers before it included, has at most 16 KiB and must be there before the call's time is
+over, however slowly it trickles in; an answer that announces two lengths, or one that is no number,
+is refused.
 """
 
 import http.client
@@ -18,10 +19,11 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from shoal.storage.s3_clock import CallClock
+from shoal.storage.s3_reach import Connected
 
 MAX_HEAD_BYTES: Final = 16 << 10
 
-Connect = Callable[[str, int, Any], socket.socket]
+Connect = Callable[[str, int, Any], Connected]
 
 _clock: ContextVar[CallClock] = ContextVar("shoal_storage_s3_clock")
 
@@ -89,15 +91,42 @@ class _Response(http.client.HTTPResponse):
             raise http.client.HTTPException("one length or none expected")
 
 
+class _Way:
+    """The socket of one connection, and how its beginning went."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._opened: Connected | None = None
+
+    def open(self, host: str, port: int, timeout_s: Any) -> socket.socket:  # noqa: ANN401 - urllib3's own
+        self._opened = self._connect(host, port, timeout_s)
+        return self._opened.sock
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        is_good = False
+        try:
+            yield
+            is_good = True
+        finally:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.settle(is_good)
+
+
 class _PlainConnection(HTTPConnection):
     response_class = _Response
 
     def __init__(self, *, connect: Connect, **options: Any) -> None:  # noqa: ANN401 - urllib3's own
         super().__init__(**options)
-        self._connect = connect
+        self._way = _Way(connect)
 
     def _new_conn(self) -> socket.socket:
-        return self._connect(self.host, self.port, self.timeout)
+        return self._way.open(self.host, self.port, self.timeout)
+
+    def connect(self) -> None:
+        with self._way.settled():
+            super().connect()
 
 
 class _TlsConnection(HTTPSConnection):
@@ -105,10 +134,14 @@ class _TlsConnection(HTTPSConnection):
 
     def __init__(self, *, connect: Connect, **options: Any) -> None:  # noqa: ANN401 - urllib3's own
         super().__init__(**options)
-        self._connect = connect
+        self._way = _Way(connect)
 
     def _new_conn(self) -> socket.socket:
-        return self._connect(self.host, self.port, self.timeout)
+        return self._way.open(self.host, self.port, self.timeout)
+
+    def connect(self) -> None:
+        with self._way.settled():
+            super().connect()
 
 
 class PlainPool(HTTPConnectionPool):

@@ -1,12 +1,11 @@
 """How requests to one S3 server travel: HTTP/1.1 over sockets dialled to checked addresses.
 
-Guarantees: the name is resolved for every new connection, all its addresses are checked, and the
-connection goes to the address that was checked, so that a second answer of the resolver changes
-nothing; TLS still asks for and verifies the name. No redirect is followed and no content encoding
-accepted; no netrc or cookie is used, and no proxy but the configured one. That is told the checked
-address too, and a name only for one's own server, whose addresses are not checked; TLS goes through
-it end to end. A body is read only as far as the caller asks. Every wait has a time limit, also when
-bytes trickle in one by one.
+Guarantees: connections go to checked addresses only, whatever a second answer of the resolver says
+(`s3_reach`); TLS still asks for and verifies the name. No redirect is followed and no content
+encoding accepted; no netrc or cookie is used, and no proxy but the configured one. That is told the
+checked addresses too, and a name only for one's own server, whose addresses are not checked; TLS
+goes through it end to end. A body is read only as far as the caller asks. Every wait has a time
+limit, also when bytes trickle in one by one.
 
 Does not sign and does not retry.
 """
@@ -14,9 +13,8 @@ Does not sign and does not retry.
 import http.client
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
@@ -26,18 +24,17 @@ from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.response import BaseHTTPResponse
 
 from shoal.storage.allowance import block_bytes, spend_in_thread
-from shoal.storage.endpoints import GetAddrInfo, resolve
+from shoal.storage.dialling import Dial, begin_dial
 from shoal.storage.errors import RefusedError, StorageUnavailableError
 from shoal.storage.progress import note_moved
-from shoal.storage.proxy import open_tunnel, proxy_address
+from shoal.storage.resolving import GetAddrInfo
 from shoal.storage.s3_answers import E_HTTP_ENCODING, E_HTTP_REDIRECT, AttemptError
 from shoal.storage.s3_clock import CallClock, Pace
 from shoal.storage.s3_config import S3Config, S3Limits
 from shoal.storage.s3_connection import PlainPool, TlsPool, watched_by
+from shoal.storage.s3_reach import Reach
 
 BLOCK_BYTES: Final = 256 << 10
-
-Dial = Callable[..., socket.socket]
 
 
 class Body(Protocol):
@@ -123,7 +120,7 @@ class Transport:
         limits: Time limits.
         tls: How TLS verifies; None: by the system's certificates.
         getaddrinfo: The system's resolver.
-        dial: Opens a socket to an address.
+        dial: Begins to connect to an address.
     """
 
     def __init__(
@@ -133,12 +130,10 @@ class Transport:
         *,
         tls: ssl.SSLContext | None = None,
         getaddrinfo: GetAddrInfo = socket.getaddrinfo,
-        dial: Dial = socket.create_connection,
+        dial: Dial = begin_dial,
     ) -> None:
-        self._config = config
         self._limits = limits
-        self._getaddrinfo = getaddrinfo
-        self._dial = dial
+        self._reach = Reach(config, limits.connect_timeout_s, getaddrinfo, dial)
         parts = urlsplit(config.endpoint_url)
         host = parts.hostname or ""
         self._host = host if config.path_style else f"{config.bucket}.{host}"
@@ -205,47 +200,11 @@ class Transport:
             "port": port,
             "maxsize": self._limits.num_threads + self._limits.num_control_threads,
             "blocksize": BLOCK_BYTES,
-            "connect": self._connect,
+            "connect": self._reach.connect,
         }
         if scheme == "http":
             return PlainPool(**shared)
         return TlsPool(**shared, ssl_context=tls or ssl.create_default_context())
-
-    def _connect(self, host: str, port: int, timeout_s: float | None) -> socket.socket:
-        config = self._config
-        if config.proxy and config.allow_private:
-            # Behind a mandatory proxy names may be known to nobody but the proxy.
-            return self._tunnel(host, port, timeout_s)
-        address = resolve(
-            host,
-            port,
-            allow_loopback=config.allow_loopback,
-            allow_private=config.allow_private,
-            getaddrinfo=self._getaddrinfo,
-        )
-        if config.proxy:
-            return self._tunnel(address, port, timeout_s)
-        return self._dialled((address, port), timeout_s)
-
-    def _tunnel(self, host: str, port: int, timeout_s: float | None) -> socket.socket:
-        limit_s = self._limits.connect_timeout_s if timeout_s is None else timeout_s
-        ends_at_s = time.monotonic() + limit_s
-        proxy = self._config.proxy
-        with ExitStack() as held:
-            try:
-                sock = held.enter_context(self._dialled(proxy_address(proxy), timeout_s))
-                open_tunnel(sock, host, port, ends_at_s)
-            except OSError as error:
-                what = f"the proxy {proxy} cannot be reached ({error})"
-                raise StorageUnavailableError(what, "") from error
-            sock.settimeout(timeout_s)
-            held.pop_all()
-        return sock
-
-    def _dialled(self, address: tuple[str, int], timeout_s: float | None) -> socket.socket:
-        sock = self._dial(address, timeout=timeout_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
 
 
 def _sending(body: Body, clock: CallClock) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ import heapq
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.storage.pacing import (
@@ -76,6 +76,7 @@ flows = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(flows, st.floats(1e3, 4e5))
 def test_no_window_has_more_than_rate_and_burst(some: list[Flow], reserved: float) -> None:
     clock = FakeClock()
@@ -91,6 +92,7 @@ def test_no_window_has_more_than_rate_and_burst(some: list[Flow], reserved: floa
             assert total <= CAP * window_s + limit.burst_bytes + 1.0
 
 
+@settings(deadline=None)
 @given(flows, st.floats(1e3, 4e5))
 def test_control_waits_for_its_own_bytes_only(some: list[Flow], reserved: float) -> None:
     """As fast as with nobody else there and the reservation as the whole rate."""
@@ -143,6 +145,7 @@ def test_neither_starves_the_other() -> None:
     assert sum(n for _, n in control.moved) == pytest.approx(5 * CAP, rel=0.05)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 8), st.integers(1000, 62_500))
 def test_transfers_share_equally(num_flows: int, block: int) -> None:
     clock = FakeClock()

@@ -12,13 +12,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from shoal.storage.dialling import begin_dial
 from shoal.storage.errors import RefusedError, StorageUnavailableError
 from shoal.storage.s3 import S3Config, S3Credentials, S3Limits, S3Store
 from tests.support.s3_bad_server import BadServer, Bucket, Exchange, Stored
 
 HOST = "account.storage.example.com"
 BUCKET = {"/bucket/a": Stored(b"hello", {})}
-FAST = S3Limits(deadline_s=3.0, connect_timeout_s=1.0, first_wait_s=0.01, num_attempts=2)
+FAST = S3Limits(deadline_s=20.0, connect_timeout_s=10.0, first_wait_s=0.01, num_attempts=2)
 
 
 class Internet:
@@ -34,9 +35,9 @@ class Internet:
         ip = self._ips.pop(0) if len(self._ips) > 1 else self._ips[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port))]
 
-    def dial(self, address: tuple[str, int], timeout: float | None = None) -> socket.socket:
-        self.dialled.append(address)
-        return socket.create_connection(("127.0.0.1", self.port), timeout)
+    def dial(self, address: str, port: int) -> socket.socket:
+        self.dialled.append((address, port))
+        return begin_dial("127.0.0.1", self.port)
 
     def store(self, server: BadServer, *, tls=None, credentials=None, **config) -> S3Store:
         self.port = server.port
