@@ -1,20 +1,25 @@
 """What a gather knows of each peer: a verified payload, or why there is none; who is looked at.
 
-Guarantees: names that anybody may write into the store are bounded, and those that are not on the
-roster cannot take the places of those that are. Does not read payloads.
+Guarantees: names that anybody may write into the store are bounded, and those of strangers (not on
+the roster; in an open run, of peers that did not count lately) cannot take the places of others.
+Among more strangers than there is room for, who is looked at is this node's own secret draw, which
+nobody can aim a key at; those whose payload cannot be had go last. Does not read payloads.
 """
 
+import hashlib
+import secrets
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from shoal.compression import CheckedBody
+from shoal.node.familiar import CANDIDATE_FACTOR
 from shoal.node.run_context import RunContext
 from shoal.protocol.errors import ErrorCode, PayloadError, RemoteProtocolError
 from shoal.protocol.identity import PeerId, parse_peer_key
 from shoal.protocol.payload import Payload
 
-_CANDIDATE_FACTOR: Final = 2
-"""One open round may hold this many times the gather limit of candidates (they are cheap)."""
+_LISTED_FACTOR: Final = 10
 _MAX_LISTED: Final = 20_000
 """Names under one prefix that are looked at."""
 
@@ -52,15 +57,17 @@ class Candidates:
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
-        roster = run.manifest.roster
-        self._roster = None if roster is None else {peer.key.hex() for peer in roster}
-        self._limit = _CANDIDATE_FACTOR * run.manifest.outer.gather_limit
+        self._limit = CANDIDATE_FACTOR * run.manifest.outer.gather_limit
+        self._num_newcomers = run.familiar.num_newcomers
+        self._secret = secrets.token_bytes(16)
         self._taken: set[str] = set()
+        self._refused: set[str] = set()
+        self._num_failed: Counter[str] = Counter()
 
     async def list(self, prefix: str) -> list[str]:
-        """The keys under `prefix`, the roster's first; how many is bounded, whoever writes there.
+        """The keys under `prefix`, strangers last; how many is bounded, whoever writes there.
 
-        A flood of names that sort before everybody's must not hide those that are on the roster.
+        A flood of names that sort before everybody's must not hide those that are known.
 
         Raises:
             StorageError: the store did not answer.
@@ -71,27 +78,48 @@ class Candidates:
         while page.next_after is not None and len(keys) < _MAX_LISTED:
             page = await store.list(prefix, after=page.next_after)
             keys += page.keys
-        return sorted(keys, key=self._is_stranger)[: 10 * self._limit]
+        # What lies deeper, or elsewhere, is nobody's name.
+        names = [k for k in keys if k.startswith(prefix) and "/" not in k[len(prefix) :]]
+        strangers = [key for key in names if self._is_stranger(key)]
+        known = [key for key in names if not self._is_stranger(key)]
+        if len(strangers) > self._num_newcomers:
+            strangers.sort(key=self._turn)
+        return (known + strangers)[: _LISTED_FACTOR * self._limit]
 
     def take(self, key: str) -> bool:
         """Takes a key, once; false if it is taken, or if there are too many of its kind."""
-        folder, is_stranger = key.rsplit("/", 1)[0], self._is_stranger(key)
-        alike = [
-            name
-            for name in self._taken
-            if name.startswith(folder) and self._is_stranger(name) == is_stranger
-        ]
-        if key in self._taken or len(alike) >= self._limit:
+        if key in self._taken or key in self._refused:
+            return False
+        is_stranger = self._is_stranger(key)
+        room = self._num_newcomers if is_stranger else self._limit
+        num_refused = self._num_alike(self._refused, key)
+        if self._num_alike(self._taken, key) >= room or num_refused >= self._limit:
             return False
         self._taken.add(key)
         return True
 
     def give_back(self, key: str) -> None:
-        """It will be looked at again."""
+        """It will be looked at again, after those that were not looked at yet."""
         self._taken.discard(key)
+        self._num_failed[key] += 1
+
+    def refuse(self, key: str) -> None:
+        """It is never looked at again; in an open run another one may take its place."""
+        if self._run.manifest.roster is None:
+            self._taken.discard(key)
+            self._refused.add(key)
+
+    def _num_alike(self, keys: set[str], key: str) -> int:
+        folder, is_stranger = key.rsplit("/", 1)[0] + "/", self._is_stranger(key)
+        alike = (one for one in keys if one.startswith(folder))
+        return sum(self._is_stranger(one) == is_stranger for one in alike)
+
+    def _turn(self, key: str) -> tuple[int, bytes]:
+        drawn = hashlib.blake2b(key.encode(), key=self._secret, digest_size=16).digest()
+        return self._num_failed[key], drawn
 
     def _is_stranger(self, key: str) -> bool:
-        return self._roster is not None and key.rsplit("/", 1)[1] not in self._roster
+        return not self._run.familiar.knows(key.rsplit("/", 1)[1])
 
 
 def check_announced(payload: Payload[CheckedBody], peer: PeerId, payload_id: bytes) -> None:

@@ -197,7 +197,7 @@ class RoundGather:
         try:
             read = await self._read_announcement(key, peer_hex, AnnouncementType.ATTENDING)
         except RemoteProtocolError as error:
-            self._reject(peer_hex, error.code, error.detail)
+            self._reject(key, error.code, error.detail)
         except StorageError:
             self._candidates.give_back(key)
         else:
@@ -238,7 +238,7 @@ class RoundGather:
             if self._keep_copies:
                 await self.keep_copy(payload_id, received.raw)
         except RemoteProtocolError as error:
-            self._reject(peer_hex, error.code, error.detail)
+            self._reject(key, error.code, error.detail)
         except StorageFullError as error:
             self._fatal = ResourceError(str(error))
         except (StorageError, TimeoutError) as error:
@@ -247,7 +247,7 @@ class RoundGather:
             self._complain(f"payload of {peer_hex[:16]} not readable yet: {error}")
         except Exception as error:  # the per-peer boundary: this peer only, counted
             logger.warning("unforeseen failure with %s", peer_hex[:16], exc_info=True)
-            self._reject(peer_hex, ErrorCode.E_INTERNAL, repr(error))
+            self._reject(key, ErrorCode.E_INTERNAL, repr(error))
         else:
             self._accept_received(received, seen_at_s)
             await self._serve_again(received)
@@ -279,6 +279,10 @@ class RoundGather:
         except TimeoutError as error:
             limit_s = self.run_context.limits.transfer_s
             raise StorageUnavailableError(f"{key}: not read within {limit_s} s", key) from error
+        finally:
+            # What is refused must not keep its room for the rest of the round.
+            if self._receiving.get(peer) is receiving:
+                del self._receiving[peer]
 
     async def _read(self, store: ObjectStore, key: str, max_bytes: int) -> bytes:
         """One object, within the time of one transfer.
@@ -350,7 +354,9 @@ class RoundGather:
         """Drops an accepted payload: what is in the store under its name is another one."""
         self.accepted.pop(peer, None)
 
-    def _reject(self, peer_hex: str, code: ErrorCode, detail: str) -> None:
+    def _reject(self, key: str, code: ErrorCode, detail: str) -> None:
+        peer_hex = key.rsplit("/", 1)[1]
+        self._candidates.refuse(key)
         self.rejected[peer_hex] = Rejected(peer=peer_hex, code=code, detail=detail)
         self.changed.set()
         self.run_context.log.emit(

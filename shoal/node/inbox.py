@@ -10,8 +10,9 @@
 Guarantees: the length is known and right before a byte of a body is read (exactly the manifest's
 payload length, at most 1 KiB for an announcement); a body that comes too slowly is dropped; what is
 stored was verified like everything a validator gathers; keys are parsed, not used as they come, and
-lie under this run's prefix; one client's fault is that client's answer and never the server's end;
-what is moved here keeps to the node's caps and quotas.
+lie under this run's prefix; a round takes three objects of each peer that counted lately and of so
+many newcomers as `familiar` says; one client's fault is that client's answer and never the server's
+end; what is moved here keeps to the node's caps and quotas.
 
 Does not do: authenticate readers (everything here is public), overwrite, delete, or serve pages.
 aiohttp's server enters here, in `listening` and in `web`.
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from shoal.node.errors import ConfigError
+from shoal.node.familiar import NewcomerLimit
 from shoal.node.inbox_bodies import drop_body, paid, read_blocks, read_body, send_body
 from shoal.node.listening import listening
 from shoal.node.run_context import BodyChecker, RunContext
@@ -52,6 +54,7 @@ logger = logging.getLogger(__name__)
 _MAX_PAGE_KEYS = 1000
 _MAX_UPLOADS = 16
 """Payloads that come in at the same time; announcements do not wait for them."""
+_CROWDED = "this round has no room for more newcomers, try again in the next one"
 _BODY_S = 10.0
 _MIN_BYTES_PER_S = 65536.0
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
@@ -83,6 +86,7 @@ class Inbox:
         self._store = store
         self._head = head
         self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
+        self._newcomers = NewcomerLimit(run.familiar)
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -144,6 +148,9 @@ class Inbox:
         """Takes an announcement or a payload of the open round."""
         slot = self._slot(request.match_info["key"])
         self._check_length(slot, request.content_length)
+        name = slot.peer.key.hex()
+        if not self._newcomers.has_room(slot.round_id, name):
+            return _refuse(request, 503, _CROWDED)
         deadline_s = _BODY_S + (request.content_length or 0) / _MIN_BYTES_PER_S
         with paid(self._run.meter, request.content_length or 0):
             check_quota("down", slot.key)
@@ -155,6 +162,8 @@ class Inbox:
             ):
                 raw = await read_body(request)
         await asyncio.to_thread(self._verify, slot, raw)
+        if not self._newcomers.admit(slot.round_id, name):
+            return _refuse(request, 503, _CROWDED)
         await self._store.put(slot.key, raw)
         return web.Response(status=201)
 
@@ -197,16 +206,12 @@ class Inbox:
 
     def _check_length(self, slot: Slot, num_bytes: int | None) -> None:
         exact = self._run.manifest.payload_bytes
-        right = (
-            num_bytes == exact
-            if slot.kind == "payload"
-            else num_bytes is not None and 0 < num_bytes <= MAX_ANNOUNCEMENT_BYTES
+        shortest, longest = (
+            (exact, exact) if slot.kind == "payload" else (1, MAX_ANNOUNCEMENT_BYTES)
         )
-        if not right:
-            wanted = (
-                f"exactly {exact}" if slot.kind == "payload" else f"<= {MAX_ANNOUNCEMENT_BYTES}"
-            )
-            raise RemoteProtocolError(ErrorCode.E_LEN, f"{num_bytes} bytes, expected {wanted}")
+        if num_bytes is None or not shortest <= num_bytes <= longest:
+            detail = f"{num_bytes} bytes, expected {shortest} to {longest}"
+            raise RemoteProtocolError(ErrorCode.E_LEN, detail)
 
     def _verify(self, slot: Slot, raw: bytes) -> None:
         head = self._head()

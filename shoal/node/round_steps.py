@@ -23,7 +23,7 @@ from shoal.node.staging import check_own, keep_learned, stage_payload
 from shoal.node.telemetry.names import EventName
 from shoal.node.telemetry.round_timer import PhaseName, RoundTimer
 from shoal.node.uploading import attend, upload
-from shoal.node.validator import Attended, close_round
+from shoal.node.validator import Attended, close_round, recall
 from shoal.protocol.chain import ChainHead
 from shoal.protocol.errors import ForkError, RemoteProtocolError
 from shoal.protocol.record import VerifiedRecord, check_fork
@@ -76,6 +76,8 @@ class RoundSteps:
         """Looks once for the round's record; starts the gather if there is none yet."""
         self._notes = RoundNotes(timer=RoundTimer(self.run.meter.now_s))
         self.run.meter.drain()
+        if not self.state.trains:
+            await recall(self.run, self.state.head)
         self._gather = RoundGather(
             self.run,
             self.state.head,
@@ -223,6 +225,7 @@ class RoundSteps:
                 apply_record, self.run, self.state, self._folder, verified, payloads, settlement
             )
         self._last = (before, verified)
+        self.run.familiar.note(verified.record)
         self._inner.rebase()
         await self._stop_gather()
         notes.busy = self._inner.take_intervals()

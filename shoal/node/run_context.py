@@ -1,6 +1,7 @@
 """What every part of a node shares: the manifest and what follows from it, identity, store, clock.
 
-Guarantees: made once at start, immutable; the codec's own length equals the manifest's.
+Guarantees: made once at start, immutable but for who counted lately; the codec's own length equals
+the manifest's.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from shoal.compression import (
 )
 from shoal.node.clock import Clock
 from shoal.node.errors import ConfigError
+from shoal.node.familiar import Familiar
 from shoal.node.store_keys import RUN_STORE, StoreKeys
 from shoal.node.telemetry.event_log import EventLog
 from shoal.protocol.announcement import Where
@@ -86,7 +88,7 @@ def make_spec(section: CodecSection) -> CodecSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunContext:
-    """Shared, immutable."""
+    """Shared, immutable but for `familiar`."""
 
     manifest: RunManifest
     identity: Identity
@@ -108,6 +110,8 @@ class RunContext:
     limits: TimeLimits
     payload_rules: PayloadRules
     record_rules: RecordRules
+    familiar: Familiar
+    """Who counted lately; the one part that changes, with each record that is applied."""
 
     @property
     def me(self) -> PeerId:
@@ -186,4 +190,5 @@ def make_context(
         limits=derive_limits(manifest.timing.round_seconds),
         payload_rules=manifest.payload_rules(),
         record_rules=manifest.record_rules(),
+        familiar=Familiar(manifest.outer.gather_limit, manifest.roster),
     )

@@ -1,7 +1,8 @@
 """Closing a round: when, with which payloads, and the record that says so.
 
 Guarantees: the record lists only payloads that this validator verified and keeps copies of; more
-than the gather limit are thinned by the draw from the round seed; weights and state hash are the
+than the gather limit are thinned by the draw from the round seed, in an open run those who counted
+lately before newcomers; weights and state hash are the
 ones that every node will compute; the record is written create-once, so a restarted validator finds
 its own earlier decision instead of making another.
 
@@ -12,8 +13,9 @@ certified can be lost by that.
 
 import asyncio
 import logging
-from collections.abc import Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field
+from typing import Final
 
 from shoal.node.aggregate import aggregate
 from shoal.node.errors import HaltError
@@ -26,13 +28,17 @@ from shoal.node.run_context import RunContext
 from shoal.node.telemetry.names import EventName
 from shoal.protocol.chain import ChainHead, next_state, round_seed, void_state
 from shoal.protocol.closing import Attendance, should_close, waited_for
+from shoal.protocol.errors import RemoteProtocolError
 from shoal.protocol.identity import PeerId
-from shoal.protocol.record import build_record
+from shoal.protocol.record import build_record, read_known
 from shoal.protocol.record_body import CloseReason, CountedPayload, RoundRecord
 from shoal.protocol.selection import draw_order
 from shoal.storage.errors import ObjectExistsError, StorageError
 
 logger = logging.getLogger(__name__)
+
+_NUM_RECORDS: Final = 8
+"""So far back a restarted validator looks for those who counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def _reason_to_close(
         attending=frozenset(gather.attending),
         arrivals_s=tuple((p, g.announced_at_s) for p, g in gather.accepted.items()),
         failed=gather.failed_peers(),
+        steady=run.familiar.steady,
     )
     return should_close(
         attendance,
@@ -157,7 +164,9 @@ def propose_record(
     accepted: dict[PeerId, Gathered],
     reason: CloseReason,
 ) -> RoundRecord:
-    """The record of the round after `head`; a pure function of its arguments and the time.
+    """The record of the round after `head`.
+
+    A pure function of its arguments, of who counted lately, and of the time.
 
     Args:
         run: shared.
@@ -167,7 +176,7 @@ def propose_record(
         reason: why the round closes.
     """
     manifest, round_id = run.manifest, head.round_id + 1
-    order = draw_order(round_seed(head), dict.fromkeys(accepted, 1), manifest.outer.gather_limit)
+    order = _seated(run, head, accepted)
     void = len(order) < manifest.timing.min_peers
     counted: tuple[CountedPayload, ...] = ()
     root = state_hash = b""
@@ -201,3 +210,44 @@ def propose_record(
         closed_at_ms=int(run.clock.now_s() * 1000),
         close_reason=reason,
     )
+
+
+def _seated(run: RunContext, head: ChainHead, accepted: Collection[PeerId]) -> tuple[PeerId, ...]:
+    """Whose payload counts."""
+    seed, limit = round_seed(head), run.manifest.outer.gather_limit
+    known = {peer: 1 for peer in accepted if run.familiar.knows(peer.key.hex())}
+    others = {peer: 1 for peer in accepted if peer not in known}
+    newcomers = draw_order(seed, others, run.familiar.num_newcomer_seats(len(known)))
+    return draw_order(seed, known, limit - len(newcomers)) + newcomers
+
+
+async def recall(run: RunContext, head: ChainHead) -> None:
+    """Reads from the last records who counted, once in a process's life.
+
+    Each is known by its id, from the head on; one that cannot be read ends the search until the
+    next call.
+
+    Args:
+        run: shared; its `familiar` is told.
+        head: the last record that this node applied.
+    """
+    if run.familiar.is_recalled:
+        return
+    found: list[RoundRecord] = []
+    wanted, last = head.record_id, max(head.round_id - _NUM_RECORDS, 0)
+    try:
+        for round_id in range(head.round_id, last, -1):
+            found.append(await _read_known(run, round_id, wanted))
+            wanted = found[-1].previous
+    except (RemoteProtocolError, StorageError, TimeoutError) as error:
+        logger.info("round %d: who counted is not known: %s", head.round_id - len(found), error)
+    run.familiar.is_recalled = len(found) == head.round_id - last
+    for record in reversed(found):
+        run.familiar.note(record)
+
+
+async def _read_known(run: RunContext, round_id: int, record_id: bytes) -> RoundRecord:
+    store = run.store.labelled(peer="validators", kind="record")
+    async with asyncio.timeout(run.limits.transfer_s):
+        raw = await store.get(run.keys.record(round_id), max_bytes=run.record_rules.max_bytes)
+    return read_known(raw, run.record_rules, record_id)

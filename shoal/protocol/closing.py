@@ -7,7 +7,9 @@ Rules, in this order (`should_close`):
    a round's first tenth the rule also wants `target_peers`, so that the first peer to arrive in a
    new run does not make up the run alone.
 3. `target_peers` payloads are there and median + 3 MAD of the arrival times has passed:
-   "target-reached".
+   "target-reached". In an open run newcomers, peers that did not count in the last record, fill up
+   only what those who did leave of the target: a crowd of new keys that publish at once must not
+   close a round before the others have trained.
 4. `round_seconds` have passed: "round-over" (fewer than `min_peers`: the record will be void).
 
 Who is waited for (`waited_for`): peers that say they attend this round, less those that said so in
@@ -17,7 +19,7 @@ courtesy, one publication wins it back. A peer that is not waited for still coun
 Does not do: read a clock. All times are seconds on one clock of the caller's.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 
@@ -66,6 +68,8 @@ class Attendance:
     """Peers whose payload was accepted, with the time of its announcement."""
     failed: frozenset[PeerId] = frozenset()
     """Peers whose payload was refused: nothing more is expected of them."""
+    steady: frozenset[PeerId] | None = None
+    """Peers that counted in the last record; None: no difference is made."""
 
 
 def waited_for(
@@ -101,22 +105,33 @@ def should_close(
         limits: the derived time limits.
     """
     num_arrived = len(attendance.arrivals_s)
+    towards_target_s = _towards_target_s(attendance, target_peers)
     age_s = now_s - attendance.opened_at_s
     if num_arrived == 0 and not attendance.failed:
         return None
     arrived = {peer for peer, _ in attendance.arrivals_s}
-    settled = num_arrived >= target_peers or age_s >= limits.settle_s
+    has_target = len(towards_target_s) >= target_peers
+    settled = has_target or age_s >= limits.settle_s
     if settled and num_arrived >= min_peers and frozenset(expected) <= arrived | attendance.failed:
         return CloseReason.ALL_PUBLISHED
-    if num_arrived >= target_peers and now_s >= _straggler_deadline_s(attendance):
+    if has_target and now_s >= _straggler_deadline_s(towards_target_s):
         return CloseReason.TARGET_REACHED
     if age_s >= limits.round_s:
         return CloseReason.ROUND_OVER
     return None
 
 
-def _straggler_deadline_s(attendance: Attendance) -> float:
+def _towards_target_s(attendance: Attendance, target_peers: int) -> list[float]:
+    """The arrival times that count towards the target."""
+    steady = attendance.steady
+    if steady is None:
+        return [time for _, time in attendance.arrivals_s]
+    known = [time for peer, time in attendance.arrivals_s if peer in steady]
+    others = sorted(time for peer, time in attendance.arrivals_s if peer not in steady)
+    return known + others[: max(target_peers - len(steady), 0)]
+
+
+def _straggler_deadline_s(times: Sequence[float]) -> float:
     """Median + 3 MAD of the arrival times: robust against one very early or very late peer."""
-    times = [time for _, time in attendance.arrivals_s]
     middle = median(times)
     return middle + 3 * median(abs(time - middle) for time in times)

@@ -75,6 +75,7 @@ __all__ = [
     "genesis_head",
     "merge_signatures",
     "next_state",
+    "read_known",
     "read_record",
     "record_id",
     "round_seed",
@@ -274,6 +275,31 @@ def check_certified(raw: bytes | memoryview, rules: RecordRules, round_id: int) 
             raise RecordError(code, f"round {record.round_id}, expected {round_id}")
         _check_signers(envelope, rules)
     return record_id(envelope.body)
+
+
+def read_known(raw: bytes | memoryview, rules: RecordRules, known_id: bytes) -> RoundRecord:
+    """Read again a record whose id is known from one that was verified.
+
+    The id is a hash of the body: signatures and place were checked when it was met first.
+
+    Args:
+        raw: The bytes as received.
+        rules: From the manifest.
+        known_id: 32 bytes.
+
+    Returns:
+        Its content.
+
+    Raises:
+        RecordError: It is no record, or E_PREV: another one.
+    """
+    with reported_as(RecordError):
+        envelope = _open(raw, rules)
+        found = record_id(envelope.body)
+        if found != known_id:
+            raise RecordError(ErrorCode.E_PREV, f"found {found.hex()}, wanted {known_id.hex()}")
+        entries, draft = unpack_body(envelope.body, rules.max_bytes)
+        return replace(draft, counted=_check_counted(entries, rules))
 
 
 def _open(raw: bytes | memoryview, rules: RecordRules) -> Envelope:

@@ -17,6 +17,7 @@ from shoal.node.telemetry.event_log import EventLog
 from shoal.protocol.announcement import Announcement, AnnouncementType, Where, build_announcement
 from shoal.protocol.identity import Identity
 from shoal.protocol.payload import build_payload
+from shoal.protocol.record_body import CountedPayload
 from shoal.storage.errors import (
     AccessDeniedError,
     ObjectExistsError,
@@ -31,11 +32,19 @@ from shoal.storage.http import HttpLimits, HttpStore
 from shoal.storage.memory import MemoryStore
 from shoal.storage.meter import Meter
 from tests.support.bodies import body_like
-from tests.support.manifests import VALIDATOR, first_head, layout_of, peer, tiny_manifest
+from tests.support.manifests import (
+    VALIDATOR,
+    first_head,
+    layout_of,
+    peer,
+    record_after,
+    tiny_manifest,
+)
 
 ALICE, BOB = peer(1), peer(2)
 MANIFEST = tiny_manifest()
-LIMITS = HttpLimits(total_s=5.0, rate_window_s=0.3)
+LIMITS = HttpLimits(total_s=60.0)
+IMPATIENT = HttpLimits(total_s=60.0, rate_window_s=0.3)
 
 
 def context_of(folder: Path, store: MemoryStore) -> RunContext:
@@ -52,14 +61,14 @@ def context_of(folder: Path, store: MemoryStore) -> RunContext:
 
 
 @asynccontextmanager
-async def _serving(app: web.Application) -> AsyncIterator[HttpStore]:
+async def _serving(app: web.Application, limits: HttpLimits = LIMITS) -> AsyncIterator[HttpStore]:
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
     try:
-        async with HttpStore(f"http://{host}:{port}", LIMITS) as store:
+        async with HttpStore(f"http://{host}:{port}", limits) as store:
             yield store
     finally:
         await runner.cleanup()
@@ -127,7 +136,7 @@ def test_a_peer_without_a_bucket_publishes_through_the_inbox(tmp_path: Path) -> 
             assert part == raw[5:14]
             page = await store.list(keys.published_prefix(1))
             assert page.keys == (keys.published(1, ALICE.peer),)
-            assert abs(await store.server_time_s() - time.time()) < 5
+            assert abs(await store.server_time_s() - time.time()) < 60
 
     asyncio.run(body())
 
@@ -161,6 +170,52 @@ def test_the_inbox_refuses_what_is_not_its_signers_or_not_of_the_open_round(tmp_
                     await store.put(key, data)
                 assert caught.value.code == code, key
             assert (await backing.list("")).keys == ()
+
+    asyncio.run(body())
+
+
+def test_a_crowd_of_new_keys_fills_neither_the_store_nor_the_round(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with _inbox(tmp_path) as (store, backing, run):
+            counted = tuple(
+                CountedPayload(peer=peer(i).peer, payload_id=peer(i).peer.key, weight=1)
+                for i in range(1, 4)
+            )
+            run.familiar.note(record_after(first_head(MANIFEST), MANIFEST, counted))
+            room = run.familiar.num_newcomers
+            for number in range(100, 100 + room):
+                await _publish_all(store, run, peer(number))
+            for number in range(200, 220):
+                with pytest.raises(StorageUnavailableError, match="newcomers"):
+                    await _publish_all(store, run, peer(number))
+            for number in (1, 2, 3):
+                await _publish_all(store, run, peer(number))
+            keys = (await backing.list("")).keys
+            assert len(keys) == 3 * (room + 3)
+            sizes = [(await backing.head(key)).num_bytes for key in keys]
+            assert sum(sizes) <= (room + 3) * (MANIFEST.payload_bytes + 2 * 1024)
+
+    asyncio.run(body())
+
+
+async def _publish_all(store: HttpStore, run: RunContext, identity: Identity) -> None:
+    """Everything that one peer puts into a round."""
+    keys = run.keys
+    raw = _announcement(identity, AnnouncementType.ATTENDING)
+    await store.put(keys.attending(1, identity.peer), raw)
+    await store.put(keys.payload(1, identity.peer), _payload(identity))
+    raw = _announcement(identity, AnnouncementType.PUBLISHED)
+    await store.put(keys.published(1, identity.peer), raw)
+
+
+def test_a_bad_signature_takes_no_newcomers_place(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with _inbox(tmp_path) as (store, _, run):
+            raw = _announcement(ALICE, AnnouncementType.ATTENDING)
+            for number in range(100, 100 + run.familiar.num_newcomers + 5):
+                with pytest.raises(RefusedError):
+                    await store.put(run.keys.attending(1, peer(number).peer), raw)
+            await store.put(run.keys.attending(1, ALICE.peer), raw)
 
     asyncio.run(body())
 
@@ -263,7 +318,7 @@ def test_a_misbehaving_server_gives_one_clear_error(
     async def body() -> None:
         app = web.Application()
         app.router.add_get("/objects/{key:.+}", record)
-        async with _serving(app) as store:
+        async with _serving(app, IMPATIENT if reply is _drip else LIMITS) as store:
             with pytest.raises(expected) as caught:
                 await store.get("a/b", max_bytes=2000)
             assert getattr(caught.value, "code", "") == code

@@ -1,14 +1,19 @@
 """Twenty payloads, one of them bad in every way that a key in the roster allows."""
 
 import asyncio
+import gc
 import json
 import struct
+import types
+import weakref
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from shoal.compression import check_body
+from shoal.node import receiving
 from shoal.node.errors import ResourceError
 from shoal.node.gatherer import RoundGather
 from shoal.protocol.announcement import AnnouncementType
@@ -491,6 +496,159 @@ def test_a_flood_does_not_hide_those_on_the_roster(gathering):
         await fill(store, run)
         await poll_for(gather)
         assert len(gather.accepted) == 20
+
+    run_virtual(body)
+
+
+OPEN = tiny_manifest()
+
+
+def open_announcement(identity, payload=None):
+    raw = good_payload(identity) if payload is None else payload
+    return announcement_for(OPEN, first_head(OPEN), identity, raw)
+
+
+def open_payload(identity):
+    return payload_for(OPEN, first_head(OPEN), identity, body_with())
+
+
+async def fill_open(store, run, peers):
+    for identity in peers:
+        raw = open_payload(identity)
+        await store.inner.put(run.keys.payload(1, identity.peer), raw)
+        key = run.keys.published(1, identity.peer)
+        await store.inner.put(key, open_announcement(identity, raw))
+
+
+def note_counted(run, identities):
+    """As if these had counted in the record before."""
+    entries = tuple(
+        CountedPayload(peer=i.peer, payload_id=i.peer.key, weight=1) for i in identities
+    )
+    run.familiar.note(record_after(first_head(OPEN), OPEN, entries))
+
+
+FLOODS = {
+    "junk": lambda run, identity: b"junk",
+    "announced, and nothing there": lambda run, identity: open_announcement(
+        identity, open_payload(identity)
+    ),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_in_an_open_run_new_keys_do_not_hide_those_that_counted(gathering, flood, comes_first):
+    async def body(loop):
+        store = FaultyStore()
+        run, gather = gathering(loop, store, manifest=OPEN)
+        note_counted(run, PEERS)
+        new = sorted((peer(i) for i in range(100, 400)), key=lambda i: i.peer.key)
+        for identity in new:
+            key = run.keys.published(1, identity.peer)
+            await store.inner.put(key, FLOODS[flood](run, identity))
+        if comes_first:
+            await poll_for(gather, seconds=1.0)
+        await fill_open(store, run, PEERS)
+        await poll_for(gather)
+        assert {p.peer for p in PEERS} == set(gather.accepted)
+        assert len(gather.rejected) <= 40
+
+    run_virtual(body)
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_an_honest_newcomer_gets_through_a_flood_of_worthless_names(gathering, flood):
+    async def body(loop):
+        store = FaultyStore()
+        run, gather = gathering(loop, store, manifest=OPEN)
+        note_counted(run, PEERS)
+        # As many as fill every place of a newcomer, and some more, before anybody honest is there.
+        for i in range(100, 100 + run.familiar.num_newcomers + 10):
+            key = run.keys.published(1, peer(i).peer)
+            await store.inner.put(key, FLOODS[flood](run, peer(i)))
+        await poll_for(gather, seconds=1.0)
+        await fill_open(store, run, [STRANGER])
+        await poll_for(gather, seconds=30.0)
+        assert set(gather.accepted) == {STRANGER.peer}
+
+    run_virtual(body)
+
+
+def test_newcomers_that_are_valid_take_no_more_places_than_there_are(gathering):
+    async def body(loop):
+        store = FaultyStore()
+        run, _ = gathering(loop, store, manifest=OPEN)
+        for first in (0, 20):
+            note_counted(run, [peer(i) for i in range(first, first + 20)])
+        gather = RoundGather(run, first_head(OPEN))
+        await fill_open(store, run, [peer(i) for i in range(100, 150)])
+        await poll_for(gather)
+        assert len(gather.accepted) == 4
+        await fill_open(store, run, [peer(i) for i in range(40)])
+        await poll_for(gather)
+        assert len(gather.accepted) == 44
+
+    run_virtual(body)
+
+
+def test_which_newcomers_are_looked_at_does_not_depend_on_their_keys(gathering):
+    """The lowest keys of many would be looked at each time, if the order were one to aim at."""
+
+    async def body(loop):
+        store = FaultyStore()
+        run, _ = gathering(loop, store, manifest=OPEN)
+        for first in (0, 20):
+            note_counted(run, [peer(i) for i in range(first, first + 20)])
+        await fill_open(store, run, [peer(i) for i in range(100, 300)])
+        seen = set()
+        for _ in range(8):
+            gather = RoundGather(run, first_head(OPEN))
+            await poll_for(gather, seconds=0.5)
+            seen |= set(gather.accepted)
+        # Twice the same four of 200 by chance: about one in 65 million.
+        assert len(seen) > 4
+
+    run_virtual(body)
+
+
+def test_a_name_in_a_folder_below_is_nobodys(gathering):
+    """It could speak ill of whose name it bears."""
+
+    async def body(loop):
+        store = FaultyStore()
+        run, gather = gathering(loop, store)
+        prefix = run.keys.published_prefix(1)
+        await store.inner.put(f"{prefix}deeper/{PEERS[0].peer.key.hex()}", b"junk")
+        await fill(store, run)
+        await poll_for(gather)
+        assert gather.rejected == {}
+        assert len(gather.accepted) == 20
+
+    run_virtual(body)
+
+
+def test_a_refused_payload_does_not_keep_its_room(gathering, monkeypatch):
+    rooms = []
+
+    def noted(*args, **options):
+        room = np.empty(*args, **options)
+        rooms.append(weakref.ref(room))
+        return room
+
+    monkeypatch.setattr(receiving, "np", types.SimpleNamespace(empty=noted, uint8=np.uint8))
+
+    async def body(loop):
+        store = FaultyStore()
+        run, gather = gathering(loop, store)
+        bad = {p.peer: flipped(bytearray(good_payload(p)), 300) for p in PEERS[5:]}
+        await fill(store, run, payloads=bad)
+        await poll_for(gather)
+        assert len(gather.rejected) == 15
+        gc.collect()
+        # One payload of each that was accepted, and nothing of the others.
+        assert len(rooms) == 20
+        assert sum(room() is not None for room in rooms) == len(gather.accepted) == 5
 
     run_virtual(body)
 

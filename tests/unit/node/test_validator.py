@@ -22,7 +22,7 @@ from shoal.storage.errors import StorageUnavailableError
 from tests.support.bodies import body_like
 from tests.support.contexts import announcement_for, attending_for, context_of, payload_for
 from tests.support.faulty_store import FaultyStore
-from tests.support.manifests import VALIDATOR, layout_of, peer, record_after
+from tests.support.manifests import VALIDATOR, counted, layout_of, peer, record_after
 from tests.support.nodes import bigram_base, bigram_manifest, fresh_state
 from tests.support.virtual_time import run_virtual
 
@@ -255,6 +255,56 @@ def test_more_candidates_than_the_limit_are_thinned_by_the_draw(opened):
         assert tuple(e.peer for e in record.counted) == drawn
 
     opened(body, manifest=manifest_with(gather_limit=3))
+
+
+def counted_before(r, *identities):
+    """As if these had counted in the record before."""
+    entries = tuple(counted(i, i.peer.key) for i in identities)
+    r.run.familiar.note(record_after(r.state.head, r.manifest, entries))
+
+
+def test_those_that_counted_lately_keep_their_seats_but_for_one_in_five(opened):
+    async def body(r):
+        counted_before(r, *PEERS[:3])
+        await r.attends(*PEERS)
+        for identity in PEERS:
+            await r.publishes(identity)
+        peers = {e.peer for e in (await r.closed()).counted}
+        seed, known, new = round_seed(r.state.head), PEERS[:3], PEERS[3:]
+        (newcomer,) = draw_order(seed, {p.peer: 1 for p in new}, 1)
+        assert peers == {newcomer, *draw_order(seed, {p.peer: 1 for p in known}, 2)}
+
+    opened(body, manifest=manifest_with(gather_limit=3))
+
+
+def test_newcomers_take_the_seats_that_are_left(opened):
+    async def body(r):
+        counted_before(r, *PEERS[:3])
+        for identity in PEERS[2:]:
+            await r.publishes(identity)
+        peers = [e.peer for e in (await r.closed()).counted]
+        assert len(peers) == 4
+        assert PEERS[2].peer in peers
+
+    opened(body, manifest=manifest_with(gather_limit=4))
+
+
+def test_a_crowd_that_publishes_at_once_does_not_close_the_round_before_the_others(opened):
+    async def body(r):
+        counted_before(r, *PEERS[:2])
+        for identity in PEERS[2:]:
+            await r.publishes(identity)
+        closing = r.start()
+        await asyncio.sleep(5)
+        await r.attends(*PEERS[:2])
+        await asyncio.sleep(55)
+        assert not closing.done()
+        for identity in PEERS[:2]:
+            await r.publishes(identity)
+        await closing
+        assert {p.peer for p in PEERS[:2]} <= {e.peer for e in r.record.record.counted}
+
+    opened(body, manifest=manifest_with(target_peers=2, gather_limit=3))
 
 
 def test_the_record_holds_what_every_node_computes_and_copies_are_kept(opened, tmp_path):

@@ -15,13 +15,14 @@ ALL, TARGET, OVER = (
 )
 
 
-def closes(now_s, arrivals=None, *, expected=(), failed=(), min_peers=1, target=20):
+def closes(now_s, arrivals=None, *, expected=(), failed=(), steady=None, min_peers=1, target=20):
     """The reason at `now_s` of a round that opened at 0."""
     attendance = Attendance(
         opened_at_s=0.0,
         attending=frozenset(expected),
         arrivals_s=tuple((arrivals or {}).items()),
         failed=frozenset(failed),
+        steady=steady,
     )
     return should_close(
         attendance, expected, now_s, min_peers=min_peers, target_peers=target, limits=LIMITS
@@ -131,3 +132,31 @@ def test_a_round_that_may_close_may_close_later_too(times, expected, now_s, min_
         assert closes(now_s + 1, arrivals, **options) is not None
     if arrivals:
         assert closes(100.0, arrivals, **options) is not None
+
+
+NEW = [peer(i).peer for i in range(50, 90)]
+
+
+def test_newcomers_alone_do_not_close_a_round_before_those_that_counted_have_trained():
+    at_once = dict.fromkeys(NEW, 0.5)
+    assert closes(1, at_once, target=3) is ALL
+    assert closes(1, at_once, steady=frozenset({A, B, C}), target=3) is None
+    waited = {"expected": {A, B, C}, "steady": frozenset({A, B, C}), "target": 3}
+    assert closes(50, at_once, **waited) is None
+    assert closes(100, at_once, **waited) is OVER
+
+
+def test_newcomers_fill_up_what_those_that_counted_leave_of_the_target():
+    at_once = dict.fromkeys(NEW, 0.5)
+    steady = frozenset({A, B})
+    late = {**at_once, A: 20.0}
+    assert closes(60, late, expected={A, B}, steady=steady, target=4) is None
+    late[B] = 30.0
+    # Two at 0.5, one at 20, one at 30: the median is 10.25, the deviation 9.75.
+    assert closes(39.4, late, expected={A, B, C}, steady=steady, target=4) is None
+    assert closes(39.6, late, expected={A, B, C}, steady=steady, target=4) is TARGET
+
+
+def test_newcomers_that_are_waited_for_and_there_end_the_round_as_anybody():
+    arrivals = {A: 11.0, D: 12.0}
+    assert closes(20, arrivals, expected={A, D}, steady=frozenset({A, B}), target=2) is ALL

@@ -21,6 +21,7 @@ from shoal.protocol.record import (
     build_record,
     check_fork,
     merge_signatures,
+    read_known,
     read_record,
 )
 from tests.unit.protocol.wire_builders import (
@@ -336,3 +337,17 @@ def test_a_verified_record_cannot_be_made_by_hand():
             raw=verified.raw,
             token=MANIFEST,
         )
+
+
+def test_a_known_record_is_read_again_by_its_id() -> None:
+    known = read(RAW)
+    assert read_known(RAW, record_rules(), known.record_id) == known.record
+    another = make_record(void_record())
+    for raw, code in (
+        (RAW[:-1], ErrorCode.E_LEN),
+        (another, ErrorCode.E_PREV),
+        (b"garbage" * 50, ErrorCode.E_MAGIC),
+    ):
+        with pytest.raises(RecordError) as caught:
+            read_known(raw, record_rules(), known.record_id)
+        assert caught.value.code is code
