@@ -3,10 +3,12 @@
 Guarantees that what peers must agree on is compiled with IEEE arithmetic (no fast-math, so no fused
 multiply-add and no reordering); that kernels run without the GIL; and that a compiled kernel is
 kept on disk only for exactly these sources. The last is not what numba does: it looks at the file
-of the outermost function alone, and would go on using old versions of what that calls.
+of the outermost function alone, and would go on using old versions of what that calls. Where no
+folder can be written, kernels are compiled at every start, which is said once.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +21,8 @@ from numba import config, njit
 Int: TypeAlias = int | np.int64
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
+logger = logging.getLogger(__name__)
+
 _HERE = Path(__file__).parent
 
 
@@ -28,15 +32,37 @@ def sources_digest(sources: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()[:16]
 
 
-def _cache_directory() -> str:
+def _cache_base() -> Path:
+    """Where caches go.
+
+    Raises:
+        RuntimeError: this user has no home folder.
+    """
     if config.CACHE_DIR:
-        base = Path(config.CACHE_DIR)
-    elif os.access(_HERE, os.W_OK):
-        base = _HERE / "__pycache__"
+        return Path(config.CACHE_DIR)
+    if os.access(_HERE, os.W_OK):
+        return _HERE / "__pycache__"
+    # Not a shared folder: whoever can write there decides what runs here.
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal"
+
+
+def _cache_directory() -> str:
+    """A folder that can be written; empty where there is none."""
+    try:
+        folder = _cache_base() / f"kernels-{sources_digest(_HERE.glob('*.py'))}"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        trouble = str(error)
     else:
-        # Not a shared folder: whoever can write there decides what runs here.
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal"
-    return str(base / f"kernels-{sources_digest(_HERE.glob('*.py'))}")
+        if os.access(folder, os.W_OK):
+            return str(folder)
+        trouble = f"{folder} is not writable"
+    logger.warning(
+        "compiled kernels cannot be kept (%s): every start takes longer; "
+        "set XDG_CACHE_HOME to a folder of your own",
+        trouble,
+    )
+    return ""
 
 
 _CACHE_DIRECTORY = _cache_directory()
@@ -58,7 +84,8 @@ def _compile(function: Kernel, *, reorder: bool) -> Kernel:
     config.CACHE_DIR = _CACHE_DIRECTORY
     try:
         fastmath = {"reassoc"} if reorder else False
-        compiled: Kernel = njit(nogil=True, cache=True, fastmath=fastmath)(function)
+        keeps = bool(_CACHE_DIRECTORY)
+        compiled: Kernel = njit(nogil=True, cache=keeps, fastmath=fastmath)(function)
     finally:
         config.CACHE_DIR = before
     return compiled
