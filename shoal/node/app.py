@@ -20,6 +20,7 @@ from rich.console import Console
 
 from shoal.node.data.errors import DataError
 from shoal.node.errors import EXIT_CONFIG, EXIT_RESOURCE, ConfigError, NodeError
+from shoal.node.looking import is_there
 from shoal.node.printable import printable
 from shoal.protocol.errors import LocalProtocolError, ProtocolError
 from shoal.storage.errors import StorageError
@@ -159,7 +160,10 @@ def join(
 
     seeds = tuple(seed or ())
     if config is None and not names_a_run(run):
-        expected = "a node.toml (or a URL or multiaddr as the run)"
+        if not is_there(Path(run), "RUN"):
+            expected = "http://HOST:PORT or another URL, a multiaddr, or a manifest file"
+            raise ConfigError("command line", "RUN", expected, run)
+        expected = "a node.toml beside a manifest file"
         raise ConfigError("command line", "--config", expected, "nothing")
     file = Path(run)
     if config is None:

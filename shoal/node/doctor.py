@@ -7,6 +7,7 @@ warning that says so, never silence; one failing check does not hide the others.
 Does not do: mend anything. Every code has its page in `docs/doctor.md`.
 """
 
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -24,10 +25,10 @@ from shoal.node.doctor_network import beside_a_running_node, check_network
 from shoal.node.errors import NodeError
 from shoal.node.places import Places, open_places
 from shoal.node.store_keys import StoreKeys
-from shoal.protocol.errors import LocalProtocolError
+from shoal.protocol.errors import ErrorCode, LocalProtocolError
 from shoal.protocol.identity import Identity, load_key
 from shoal.protocol.manifest import BlobSection, RunManifest
-from shoal.storage.errors import ObjectNotFoundError, StorageError
+from shoal.storage.errors import ObjectNotFoundError, RefusedError, StorageError
 from shoal.storage.provider_check import check_bucket
 
 _PROBE_BYTES = 4 << 20
@@ -51,7 +52,10 @@ async def examine(manifest: RunManifest, config: NodeConfig) -> list[Line]:
             identity = load_key(Path(config.key_file))
             looking = held.enter_context(beside_a_running_node(config))
             places = await open_places(manifest, looking, identity, held)
-        except (NodeError, LocalProtocolError) as error:
+        except LocalProtocolError:
+            found = "not asked: it takes the key"
+            return [*lines, warning(DoctorCode.STORE, found, "mend D_KEY first")]
+        except NodeError as error:
             return [*lines, failure(DoctorCode.STORE, str(error), fix)]
         # First: with a store that is the network, everything else needs a peer.
         lines += await check_network(
@@ -73,9 +77,21 @@ def _check_identity(manifest: RunManifest, config: NodeConfig) -> list[Line]:
     try:
         identity = load_key(Path(config.key_file))
     except LocalProtocolError as error:
-        return [failure(DoctorCode.KEY, str(error), f"shoal keygen {config.key_file}")]
+        return [failure(DoctorCode.KEY, str(error), _mend_key(Path(config.key_file)))]
     key = ok(DoctorCode.KEY, f"{config.key_file}: peer {identity.peer.text}")
     return [key, _check_role(manifest, identity)]
+
+
+def _mend_key(file: Path) -> str:
+    """A new key only where there is none: another key is another peer."""
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return f"shoal keygen {file}"
+    if stat.S_ISREG(mode) and mode & 0o077:
+        return f"chmod 600 {file}"
+    new = f"mv {file} {file}.bad && shoal keygen {file}"
+    return f"put your copy of the key there; without one: {new}"
 
 
 def _check_role(manifest: RunManifest, identity: Identity) -> Line:
@@ -144,6 +160,12 @@ async def _check_manifest(manifest: RunManifest, keys: StoreKeys, places: Places
     except ObjectNotFoundError:
         fix = "is this the store that `shoal init` wrote to?"
         return failure(DoctorCode.STORE, f"the store does not know run {keys.run_id.hex()}", fix)
+    except RefusedError as error:
+        if error.code != ErrorCode.E_RUN:
+            raise
+        fix = "use the manifest.json of the run that is served there, or its right address"
+        other = f"E_RUN another run is served there, not {keys.run_id.hex()}"
+        return failure(DoctorCode.STORE, other, fix)
     if found != expected:
         return failure(DoctorCode.STORE, "the store has another manifest", "get the run's own one")
     return ok(DoctorCode.STORE, f"answers, and knows run {keys.run_id.hex()[:16]}")
@@ -157,7 +179,9 @@ async def _check_clock(config: NodeConfig, keys: StoreKeys, places: Places) -> L
     offset_s = clock.now_s() / 2 + before_s / 2 - theirs_s
     found = f"{offset_s:+.1f} s against the store's"
     if abs(offset_s) > MAX_CLOCK_ERROR_S:
-        return failure(DoctorCode.CLOCK, found, "timedatectl set-ntp true")
+        offset = f"{config.clock_offset_s - offset_s:.0f}"
+        fix = f"timedatectl set-ntp true; or clock_offset_s = {offset} in node.toml"
+        return failure(DoctorCode.CLOCK, found, fix)
     return ok(DoctorCode.CLOCK, found)
 
 

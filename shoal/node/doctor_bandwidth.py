@@ -4,10 +4,10 @@ Guarantees: computed from manifest, configuration and the month's sums alone; no
 round must be possible at the capped speed even if the link itself is faster.
 """
 
-import time
 from typing import Final
 
 from shoal.node.bandwidth import make_bandwidth, network_caps
+from shoal.node.clock import SystemClock
 from shoal.node.config import NodeConfig
 from shoal.node.doctor_lines import DoctorCode, Level, Line, failure, ok, size_text, warning
 from shoal.node.monthly_use import MonthlyUse
@@ -33,14 +33,14 @@ def check_bandwidth(manifest: RunManifest, config: NodeConfig, *, trains: bool) 
         config: Of the node.
         trains: Whether it uploads a payload in every round.
     """
-    bandwidth, book = make_bandwidth(config, time.time)
+    bandwidth, book = make_bandwidth(config, SystemClock(config.clock_offset_s).now_s)
     parts = dict(zip(("up", "down"), network_caps(config), strict=True))
     gathered = manifest.payload_bytes * max(manifest.outer.gather_limit - 1, 1)
     needed: dict[Direction, int] = {"up": manifest.payload_bytes * trains, "down": gathered}
     if config.store.kind == "directory" and config.payloads.kind == "store":
         # Payloads are on a disk of this machine: they cross no link.
         needed = {"up": 0, "down": 0}
-    lines = []
+    lines = [_trouble(book.trouble)] if book.trouble else []
     for direction, num_bytes in needed.items():
         rate = bandwidth.rate(direction)
         if rate is not None and num_bytes:
@@ -50,6 +50,11 @@ def check_bandwidth(manifest: RunManifest, config: NodeConfig, *, trains: bool) 
         if book.quota(direction):
             lines.append(_quota(direction, num_bytes, book, manifest))
     return lines or [ok(DoctorCode.BANDWIDTH, "no cap or quota is in the way of a round")]
+
+
+def _trouble(found: str) -> Line:
+    fix = "put its copy back while the node is stopped, or let the node begin the month anew"
+    return warning(DoctorCode.BANDWIDTH, found, fix)
 
 
 def _bulk_rate(rate: RateLimit) -> float:

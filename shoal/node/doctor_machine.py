@@ -25,9 +25,15 @@ def check_disk(manifest: RunManifest, state_dir: Path) -> Line:
     blobs = (*manifest.data.shards, manifest.data.held_out, manifest.genesis.blob)
     needed = sum(blob.num_bytes for blob in blobs)
     needed += sum(manifest.sizes) * _BYTES_PER_PARAMETER_ON_DISK
-    place = next(p for p in (state_dir, *state_dir.resolve().parents) if p.exists())
-    if not os.access(place, os.W_OK):
-        return failure(DoctorCode.DISK, f"{place} is not writable", f"chown $USER {place}")
+    # Path.exists raises where a folder is closed to this user.
+    places = (state_dir, *state_dir.resolve().parents)
+    place = next(p for p in places if os.path.exists(p))  # noqa: PTH110  # as said
+    if not place.is_dir():
+        found = f"{place} is a file, a folder is needed there"
+        return failure(DoctorCode.DISK, found, "choose another state_dir")
+    if not os.access(place, os.W_OK | os.X_OK):
+        found = f"this user may not write into {place}"
+        return failure(DoctorCode.DISK, found, f"chown $USER {place}, or another state_dir")
     free = shutil.disk_usage(place).free
     found = f"{size_text(needed)} needed at {state_dir}, {size_text(free)} free"
     fix = "free some space, or choose another state_dir"

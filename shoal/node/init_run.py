@@ -17,6 +17,7 @@ from shoal.node.checkpoint import write_atomically
 from shoal.node.config import NodeConfig, RunPlan, load_node_config, load_run_plan
 from shoal.node.create_run import Step, make_run, prepare_data, store_run
 from shoal.node.errors import ConfigError, ResourceError
+from shoal.node.looking import is_there
 from shoal.protocol.errors import LocalProtocolError, RemoteProtocolError
 from shoal.protocol.identity import PeerId, load_key, parse_peer_text
 from shoal.protocol.manifest import RunManifest
@@ -147,7 +148,7 @@ async def create_run(
 
 def _checked_plan(plan_file: Path, out: Path, threshold: int) -> RunPlan:
     plan = load_run_plan(plan_file)
-    if out.exists():
+    if is_there(out, "--out"):
         raise ConfigError(out, "--out", "a file that does not exist yet", "an existing file")
     if threshold != 1:
         expected = "1: the agreement of several validators is not built yet"

@@ -2,8 +2,9 @@
 
 Guarantees: the sum is in one small file of the state folder, written whole or not at all; after a
 sudden end no more is missing than what moved since the last `save`, and the reader of the file
-takes nothing it did not write: a torn or foreign one is put aside and the month begins at 0, which
-`trouble` says. A clock that goes back never gives a used quota back; a new month begins at 0.
+takes nothing it did not write: a torn or foreign one is put aside by the next `save` and the month
+begins at 0, which `trouble` says. A clock that goes back never gives a used quota back; a new month
+begins at 0.
 
 Counts what stores and the inbox move, without the few per cent of headers, TLS and lost packets
 that a provider's bill has on top. Does not stop anything (see `allowance.check_quota`).
@@ -66,6 +67,7 @@ class MonthlyUse:
         self._saving = Lock()
         self._said: set[tuple[str, Direction, float]] = set()
         self.trouble = ""
+        self._is_aside = False
         self._sums = self._load() or MonthSums(month=month_of(now_s()))
         self._saved = self._sums
 
@@ -141,6 +143,11 @@ class MonthlyUse:
             sums = self.sums()
             if self._file is None or sums == self._saved:
                 return
+            if self.trouble and not self._is_aside:
+                # Only now: doctor, which looks without saving, must not eat the node's warning.
+                with contextlib.suppress(OSError):
+                    self._file.replace(self._file.with_name(self._file.name + ".bad"))
+                self._is_aside = True
             plain = {"format": _FORMAT, "month": sums.month, "up": sums.up, "down": sums.down}
             write_atomically(self._file, json.dumps(plain).encode())
             with self._lock:
@@ -165,8 +172,6 @@ class MonthlyUse:
             return None
         except (OSError, ValueError) as error:
             self.trouble = f"{self._file}: {error}; the month's sums begin at 0"
-            with contextlib.suppress(OSError):
-                self._file.replace(self._file.with_name(self._file.name + ".bad"))
             return None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.node.errors import ConfigError
+from shoal.node.looking import is_there
 from shoal.node.web.board import Agreement, agree
 from shoal.node.web.history import NodeHistory, RunFacts
 from shoal.node.web.log_tail import LogTail
@@ -50,7 +51,7 @@ class LogFolder:
         Raises:
             ConfigError: there is no such folder.
         """
-        if not self.path.exists():
+        if not is_there(self.path, "PATH"):
             expected = "a node's state folder or a swarm's folder"
             raise ConfigError("command line", "PATH", expected, f"no such folder: {self.path}")
         facts, troubles = self._facts()
@@ -96,4 +97,4 @@ def find_logs(path: Path) -> list[Path]:
         return [path]
     places = [path / EVENTS_NAME, path / "state" / EVENTS_NAME]
     places += path.glob(f"nodes/*/state/{EVENTS_NAME}")
-    return sorted(place for place in places if place.exists())
+    return sorted(place for place in places if is_there(place, "PATH"))

@@ -62,7 +62,9 @@ def test_one_failure_does_not_hide_the_other_checks(tmp_path: Path) -> None:
     lines = _lines(MANIFEST, _config(tmp_path, key_file=str(tmp_path / "none.pem")))
     assert lines[DoctorCode.KEY].level is Level.FAILURE
     assert "keygen" in lines[DoctorCode.KEY].fix
-    assert lines[DoctorCode.STORE].level is Level.FAILURE
+    # The store is not blamed for it.
+    assert lines[DoctorCode.STORE].level is Level.WARNING
+    assert lines[DoctorCode.STORE].fix == "mend D_KEY first"
     assert lines[DoctorCode.DISK].level is Level.OK
 
 
@@ -86,6 +88,8 @@ def test_a_clock_that_is_an_hour_off_is_a_failure(tmp_path: Path, offset_s: floa
     line = _lines(MANIFEST, config)[DoctorCode.CLOCK]
     assert line.level is Level.FAILURE
     assert f"{offset_s:+.0f}"[:3] in line.found
+    mended = float(line.fix.split("clock_offset_s = ")[1].split()[0])
+    assert abs(mended) < 60
 
 
 def test_a_key_outside_the_roster_is_a_failure(tmp_path: Path) -> None:
@@ -114,4 +118,16 @@ def test_every_code_has_its_section_in_the_documentation() -> None:
 def test_a_key_that_others_can_read_is_a_failure(tmp_path: Path) -> None:
     config = _config(tmp_path)
     os.chmod(config.key_file, 0o644)  # noqa: PTH101  # the path is a string of the configuration
-    assert _lines(MANIFEST, config)[DoctorCode.KEY].level is Level.FAILURE
+    line = _lines(MANIFEST, config)[DoctorCode.KEY]
+    assert (line.level, line.fix) == (Level.FAILURE, f"chmod 600 {config.key_file}")
+
+
+def test_a_damaged_key_is_not_simply_replaced(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    file = Path(config.key_file)
+    file.write_bytes(file.read_bytes()[:60])
+    line = _lines(MANIFEST, config)[DoctorCode.KEY]
+    assert line.level is Level.FAILURE
+    assert line.fix.startswith("put your copy of the key there")
+    # `shoal keygen` alone would refuse: it never overwrites.
+    assert f"mv {file} {file}.bad && shoal keygen {file}" in line.fix

@@ -39,6 +39,15 @@ def config_of(folder: Path, payloads: str = "store", **bandwidth: int) -> NodeCo
     )
 
 
+def test_a_damaged_book_is_said_and_left_for_the_node_to_say(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"{")
+    for _ in range(2):
+        line = check_bandwidth(TINY, config_of(tmp_path), trains=True)[0]
+        assert line.level is Level.WARNING
+        assert FILE_NAME in line.found
+    assert (tmp_path / FILE_NAME).read_bytes() == b"{"
+
+
 def test_no_limits_are_one_ok_line(tmp_path: Path) -> None:
     (line,) = check_bandwidth(TINY, config_of(tmp_path), trains=True)
     assert line.level is Level.OK
