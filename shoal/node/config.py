@@ -11,7 +11,8 @@ import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from shoal.node.errors import ConfigError
 from shoal.node.web.address import parse_listen
@@ -31,6 +32,8 @@ from shoal.storage.pacing import MIN_CAP_BYTES_PER_S
 from shoal.storage.proxy import is_proxy_url
 
 T = TypeVar("T")
+
+BASE_URL: Final = "http://HOST:PORT or https://HOST, perhaps with a path, without user or query"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,8 +235,8 @@ def _resolved(file: Path, store: StoreConfig) -> StoreConfig:
     if store.url and store.kind == "p2p":
         expected = 'nothing (kind is p2p; for both, kind = "http" and [network] enabled = true)'
         raise ConfigError(file, "store.url", expected, store.url)
-    if store.url and not store.url.startswith(("http://", "https://")):
-        raise ConfigError(file, "store.url", "http://... or https://...", store.url)
+    if store.url and not is_base_url(store.url):
+        raise ConfigError(file, "store.url", BASE_URL, store.url)
     return replace(store, path=str(file.resolve().parent / store.path))
 
 
@@ -247,6 +250,17 @@ def read_s3_secrets() -> tuple[str, str, str] | None:
     names = ("SHOAL_S3_ACCESS_KEY_ID", "SHOAL_S3_SECRET_ACCESS_KEY", "SHOAL_S3_SESSION_TOKEN")
     access, secret, token = (os.environ.get(name, "") for name in names)
     return (access, secret, token) if access and secret else None
+
+
+def is_base_url(text: str) -> bool:
+    """Whether a server can be asked at it; a password in it would end up in logs."""
+    try:
+        parts = urlsplit(text)
+        is_place = bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        return False
+    is_plain = text.isprintable() and not set(text) & set(" ?#\\")
+    return parts.scheme in ("http", "https") and is_place and is_plain
 
 
 def load_run_plan(path: Path) -> RunPlan:

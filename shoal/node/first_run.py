@@ -47,8 +47,13 @@ def prepare_home(source: str, root: Path, proxy: str, seeds: tuple[str, ...]) ->
     num_threads = max((os.cpu_count() or 2) // 2, 1)
     home = asyncio.run(find_home(source, root, num_threads, proxy))
     _say(Console(), home)
+    place = source.partition("#")[0].rstrip("/")
+    config = load_node_config(home.config_file)
+    if config.store.url and config.store.url.rstrip("/") != place:
+        told = f"{home.config_file} names {config.store.url}, which is used: change url there"
+        Console().print(told, highlight=False, markup=False, soft_wrap=True)
     seeds = tuple(dict.fromkeys((*seeds, *home.seeds)))
-    config = with_seeds(load_node_config(home.config_file), seeds)
+    config = with_seeds(config, seeds)
     lines = asyncio.run(examine(home.manifest, config))
     print_findings([line for line in lines if line.level is not Level.OK])
     if any(line.level is Level.FAILURE for line in lines):

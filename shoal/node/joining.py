@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.node.checkpoint import write_atomically
+from shoal.node.config import BASE_URL, is_base_url
 from shoal.node.errors import ConfigError, ResourceError
 from shoal.node.joining_by_address import fetch_by_address, is_address
+from shoal.node.looking import is_there
 from shoal.protocol.errors import InvalidManifestError, RemoteProtocolError
 from shoal.protocol.identity import generate, load_key, save_key
 from shoal.protocol.manifest import MAX_MANIFEST_BYTES, RunManifest, read_manifest
-from shoal.storage.errors import StorageError
+from shoal.storage.errors import ObjectNotFoundError, StorageError
 from shoal.storage.http import HttpStore
 from shoal.storage.proxy import is_proxy_url
 
+_NO_VALIDATOR = "some other server answers there, is it the address of the run's validator?"
 _SOURCE = re.compile(r"((?:https?:/)?/[^#\s]+?)/?(?:#([0-9a-f]{64}))?")
 
 _NODE_TOML = """\
@@ -87,21 +90,18 @@ async def find_home(source: str, root: Path, num_threads: int, proxy: str = "") 
         ConfigError: the source is none, or the run is another than the pinned one.
         ResourceError: nobody answers there, or the folder cannot be made.
     """
-    match = _SOURCE.fullmatch(source)
-    if match is None or not names_a_run(source):
-        raise ConfigError("command line", "RUN", "a URL, a multiaddr or a manifest file", source)
-    place, pin = match[1], match[2]
+    place, pin = _parse(source)
     _check_proxy(place, proxy)
     manifest = _read(await _fetch(place, pin, proxy), place, pin)
     folder = root / manifest.run_id.hex()[:16]
     config_file = folder / "node.toml"
-    is_new = not (folder / "key.pem").exists()
+    is_new = not is_there(folder / "key.pem", "--home")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_new:
             save_key(folder / "key.pem", generate())
         write_atomically(folder / "manifest.json", manifest.to_bytes())
-        if not config_file.exists():
+        if not is_there(config_file, "--home"):
             store = _P2P_TOML if is_address(place) else _HTTP_TOML
             toml = _NODE_TOML + store
             values = {"num_threads": num_threads, "proxy": proxy, "place": json.dumps(place)}
@@ -118,6 +118,21 @@ async def find_home(source: str, root: Path, num_threads: int, proxy: str = "") 
     )
 
 
+def _parse(source: str) -> tuple[str, str | None]:
+    """Where the run is, and which one it must be.
+
+    Raises:
+        ConfigError: it is not written as it must be.
+    """
+    match = _SOURCE.fullmatch(source)
+    if match is None or not names_a_run(source):
+        expected = "a URL or a multiaddr, perhaps with # and a run id of 64 hex digits"
+        raise ConfigError("command line", "RUN", expected, source)
+    if not is_address(match[1]) and not is_base_url(match[1]):
+        raise ConfigError("command line", "RUN", BASE_URL, source)
+    return match[1], match[2]
+
+
 def _check_proxy(place: str, proxy: str) -> None:
     if proxy and not is_proxy_url(proxy):
         raise ConfigError("command line", "--proxy", "http://HOST:PORT, and nothing else", proxy)
@@ -132,15 +147,19 @@ async def _fetch(place: str, pin: str | None, proxy: str) -> bytes:
     try:
         async with HttpStore(place, proxy=proxy) as store:
             return await store.read_page("manifest", MAX_MANIFEST_BYTES)
+    except ObjectNotFoundError as error:
+        raise ResourceError(f"{place} gives no manifest: {_NO_VALIDATOR}") from error
     except StorageError as error:
-        raise ResourceError(f"{place} gives no manifest: {error}") from error
+        ask = "check the address and the network, or ask whoever runs it"
+        raise ResourceError(f"{place} gives no manifest: {error}; {ask}") from error
 
 
 def _read(raw: bytes, place: str, pin: str | None) -> RunManifest:
     try:
         manifest = read_manifest(raw)
     except (InvalidManifestError, RemoteProtocolError) as error:
-        raise ConfigError(place, "manifest", "the manifest of a run", str(error)) from error
+        found = f"{error}; {_NO_VALIDATOR}"
+        raise ConfigError(place, "manifest", "the manifest of a run", found) from error
     # The hash, not `run_id`: a later version only says which run it is of.
     if pin is not None and manifest.manifest_hash.hex() != pin:
         raise ConfigError(place, "run id", pin, manifest.manifest_hash.hex())

@@ -19,11 +19,11 @@ client enters here and nowhere else.
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 
 import aiohttp
@@ -31,16 +31,20 @@ import aiohttp
 from shoal.storage.allowance import block_bytes, check_quota, is_control, spend
 from shoal.storage.errors import (
     AccessDeniedError,
-    ObjectExistsError,
-    ObjectNotFoundError,
     ObjectSizeError,
     ObjectTooLargeError,
-    RefusedError,
     StorageError,
-    StorageFullError,
     StorageUnavailableError,
 )
 from shoal.storage.filling import Arrived, require_length
+from shoal.storage.http_answers import (
+    announced,
+    date_s,
+    error_of,
+    modified_at_s,
+    page_of,
+    require_plain,
+)
 from shoal.storage.keys import check_key, check_prefix
 from shoal.storage.object_store import (
     DEFAULT_PAGE_KEYS,
@@ -218,7 +222,9 @@ class HttpStore:
         async with self._call("HEAD", key) as answer:
             await _require(answer, key, (200,))
             return ObjectInfo(
-                key=key, num_bytes=_announced(answer, key), modified_at_s=_modified_at_s(answer)
+                key=key,
+                num_bytes=_announced(answer, key),
+                modified_at_s=modified_at_s(answer.headers),
             )
 
     async def list(
@@ -246,10 +252,7 @@ class HttpStore:
         async with self._call("GET", "", path="keys", params=query) as answer:
             await _require(answer, prefix, (200,))
             raw = await self._read(answer, prefix, _announced(answer, prefix), _MAX_LIST_BYTES)
-            keys = tuple(raw.decode("ascii", "replace").split())
-            for key in keys:
-                check_key(key)
-            return ListPage(keys=keys[:limit], next_after=answer.headers.get("X-Next-After"))
+            return page_of(raw, answer.headers, prefix=prefix, after=after, limit=limit)
 
     async def read_page(self, path: str, max_bytes: int) -> bytes:
         """Reads something else that the server offers, by its path.
@@ -297,10 +300,7 @@ class HttpStore:
         async with self._call(
             "GET", "", path="keys", params={"prefix": "", "limit": "1"}
         ) as answer:
-            try:
-                return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
-            except ValueError as error:
-                raise StorageUnavailableError("the server's answer has no date", "") from error
+            return date_s(answer.headers, "Date")
 
     async def delete(self, key: str) -> None:
         """Refuses: the server offers no deleting.
@@ -339,9 +339,8 @@ class HttpStore:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(error, StorageError):
                 raise
-            raise StorageUnavailableError(
-                f"{self._base_url}: {type(error).__name__}: {error}", key
-            ) from error
+            words = _in_words(error, self._proxy)
+            raise StorageUnavailableError(f"{self._base_url}: {words}", key) from error
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -396,6 +395,31 @@ class HttpStore:
                 window_at_s, window_bytes = time.monotonic(), filled
 
 
+def _in_words(error: Exception, proxy: str | None) -> str:
+    """What went wrong with a connection, for whoever reads the log."""
+    match error:
+        case aiohttp.ClientProxyConnectionError():
+            return f"the proxy {proxy} cannot be reached: {_reason(error.os_error)}"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the name {error.host} cannot be looked up: {_reason(error.os_error)}"
+        case aiohttp.ClientConnectorSSLError():
+            return f"no TLS there ({_reason(error.os_error)}); is it http:// and not https://?"
+        case aiohttp.ClientConnectorError():
+            return f"nobody can be reached there: {_reason(error.os_error)}"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy {proxy} refuses: {error.status}"
+        case TimeoutError():
+            return "no answer in time"
+        case _:
+            return f"{type(error).__name__}: {error}"
+
+
+def _reason(error: OSError) -> str:
+    """Short: Python's text repeats the address."""
+    is_call = error.errno is not None and "Connect call failed" in str(error)
+    return os.strerror(error.errno or 0) if is_call else error.strerror or str(error)
+
+
 async def _in_blocks(data: memoryview) -> AsyncIterator[memoryview]:
     """The body, block by block, each as soon as our own cap lets it go."""
     size = block_bytes("up", _SENT_BYTES)
@@ -408,48 +432,12 @@ async def _in_blocks(data: memoryview) -> AsyncIterator[memoryview]:
 
 
 def _announced(answer: aiohttp.ClientResponse, key: str) -> int:
-    """The length that the headers announce; without one nothing is read."""
-    length = answer.headers.get("Content-Length", "")
-    if not length.isascii() or not length.isdigit():
-        raise ObjectSizeError(f"object {key!r}: the server announces no length", key)
-    return int(length)
-
-
-def _modified_at_s(answer: aiohttp.ClientResponse) -> float:
-    text = answer.headers.get("X-Modified-At") or ""
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        return parsedate_to_datetime(answer.headers.get("Last-Modified", "")).timestamp()
-    except ValueError:
-        return 0.0
+    return announced(answer.headers, key)
 
 
 async def _require(answer: aiohttp.ClientResponse, key: str, statuses: tuple[int, ...]) -> None:
     """Turns every other answer into the error that it means."""
-    if answer.headers.get("Content-Encoding", "identity") != "identity":
-        raise RefusedError(f"object {key!r}: a content encoding", key, "E_HTTP_ENCODING")
-    status = answer.status
-    if status in statuses:
+    require_plain(answer.status, answer.headers, key)
+    if answer.status in statuses:
         return
-    if 300 <= status < 400:
-        raise RefusedError(f"object {key!r}: a redirect", key, "E_HTTP_REDIRECT")
-    said = (await answer.content.read(_MAX_REFUSAL_BYTES)).decode("ascii", "replace").strip()
-    match status:
-        case 404:
-            raise ObjectNotFoundError(f"no object {key!r}", key)
-        case 409 | 412:
-            raise ObjectExistsError(f"object {key!r} exists", key)
-        case 401 | 403 | 405:
-            raise AccessDeniedError(f"object {key!r}: the server refuses: {said}", key)
-        case 416:
-            raise ObjectSizeError(f"object {key!r}: the range leaves it", key)
-        case 413 | 422:
-            code, _, detail = said.partition(":")
-            raise RefusedError(f"object {key!r}: {detail.strip()}", key, code)
-        case 507:
-            raise StorageFullError(f"object {key!r}: the server is full", key, "the server", 0)
-        case _:
-            raise StorageUnavailableError(f"object {key!r}: the server says {status}", key)
+    raise error_of(answer.status, await answer.content.read(_MAX_REFUSAL_BYTES), key)

@@ -11,7 +11,7 @@ from shoal.node.config import NetworkConfig, NodeConfig, StoreConfig, load_node_
 from shoal.node.errors import ConfigError, ResourceError
 from shoal.node.joining import find_home, names_a_run
 from shoal.node.seed_options import with_seeds
-from shoal.storage.errors import StorageUnavailableError
+from shoal.storage.errors import ObjectNotFoundError, StorageUnavailableError
 from tests.support.manifests import tiny_manifest
 
 MANIFEST = tiny_manifest()
@@ -80,7 +80,21 @@ def test_a_pinned_run_is_that_run_or_none(server, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("url", ["http://", "http://a b", "http://a#12", f"http://a#{'g' * 64}"])
+NO_URLS = [
+    "http://",
+    "http://a b",
+    "http://a#12",
+    f"http://a#{'g' * 64}",
+    "http://a:99999",
+    "http://a:0",
+    "http://a:b",
+    "http://me:secret@a",
+    "http://a/?x=1",
+    "http://[::1",
+]
+
+
+@pytest.mark.parametrize("url", NO_URLS)
 def test_what_is_no_url_is_one_clear_error(server, tmp_path, url):
     with pytest.raises(ConfigError, match="RUN"):
         home(url, tmp_path)
@@ -96,7 +110,10 @@ def test_a_server_that_gives_something_else_is_a_configuration_error(server, tmp
 
 def test_a_server_that_does_not_answer_is_said(server, tmp_path):
     server.answer = StorageUnavailableError("refused", "")
-    with pytest.raises(ResourceError, match="gives no manifest"):
+    with pytest.raises(ResourceError, match="gives no manifest: refused; check the address"):
+        home(URL, tmp_path)
+    server.answer = ObjectNotFoundError("no object", "manifest")
+    with pytest.raises(ResourceError, match="some other server answers there"):
         home(URL, tmp_path)
 
 
