@@ -3,8 +3,9 @@
 Guarantees: an upload is tried again for as long as its round is open, however long the store is
 away, since a round in which nobody has published never closes; once the round is closed an upload
 in progress has a tenth of a round left, because a late payload still shows that its author works,
-and then it is given up, so that a store that hangs never holds this node; what is only a courtesy
-never delays anything.
+and then it is given up, so that a store that hangs never holds this node; with this node's upload
+quota used up it waits for the next month as for a store that is away; what is only a courtesy never
+delays anything.
 
 Does not do: decide what is sent (`publisher` does), or when a round is closed.
 """
@@ -39,7 +40,7 @@ async def upload(
         is_over: the round is closed, or this node leaves.
 
     Returns:
-        Whether it is announced; if not, the round is over, or this node's quota is used up.
+        Whether it is announced; if not, the round is over, or this node leaves.
 
     Raises:
         RemoteProtocolError: E_KEY_IN_USE, another payload of this key is there.
@@ -58,7 +59,7 @@ async def upload(
             # This node's own choice: it follows, and is not counted.
             run.log.emit(EventName.WARNING, round_id=round_id, message=str(error))
             logger.warning("round %d: nothing is published: %s", round_id, error)
-            return False
+            await _quota_allows(run, is_over)
         except StorageError as error:
             logger.warning("round %d: upload failed, trying again: %s", round_id, error)
             await asyncio.sleep(run.limits.poll_s * _PAUSE_POLLS)
@@ -67,6 +68,15 @@ async def upload(
         finally:
             attempt.cancel()
     return False
+
+
+async def _quota_allows(run: RunContext, is_over: Callable[[], bool]) -> None:
+    """Waits for a new month; a round in which nobody else can publish is still open then."""
+    bandwidth = run.meter.bandwidth
+    while bandwidth is not None and bandwidth.book is not None and not is_over():
+        if not bandwidth.book.exhausted("up"):
+            return
+        await asyncio.sleep(run.limits.poll_s)
 
 
 async def _has_ended(
