@@ -11,9 +11,14 @@ import json
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from tests.support import namespaces
+
+CLOCK_FILE = "SHOAL_TEST_CLOCK_FILE"
+"""Names a file with seconds that the node's wall clock is ahead."""
 
 
 def serve() -> None:
@@ -61,6 +66,12 @@ def _answer(wish: dict[str, Any], children: set[int], ended: dict[int, int]) -> 
     return ended.get(pid)
 
 
+def _set_clock(file: Path) -> None:
+    """The wall clock runs ahead by the seconds that stand in a file, which a test may change."""
+    real = time.time
+    time.time = lambda: real() + float(file.read_text())
+
+
 def _become_node(argv: list[str], log: str, env: dict[str, str], namespace: str) -> None:
     code = 1
     try:
@@ -68,6 +79,8 @@ def _become_node(argv: list[str], log: str, env: dict[str, str], namespace: str)
         if namespace:
             namespaces.enter(namespace)
         os.environ.update(env)
+        if CLOCK_FILE in env:
+            _set_clock(Path(env[CLOCK_FILE]))
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
