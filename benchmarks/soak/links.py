@@ -1,15 +1,13 @@
 """The links of a soak's nodes: a proxy for each way that leads to a node or away from it."""
 
-import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.soak.waiting import run_python
+from tests.support.ports import HOST, free_port
 from tests.support.shaping_proxy import ShapingProxy
-
-HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +49,3 @@ async def libp2p_id(node_folder: Path) -> str:
     """The id of a node's libp2p process before it runs, so that others can be told."""
     folder = node_folder / "state" / "network"
     return await run_python("-m", "shoal.node.network.identify", str(folder))
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

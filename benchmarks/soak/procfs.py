@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tests.support.processes import is_alive
+
 PROC: Final = Path("/proc")
 TOKEN_NAME: Final = "SHOAL_SOAK"  # noqa: S105 - a variable by which our processes are known
 
@@ -21,17 +23,9 @@ def of_token(token: str, root: Path) -> dict[int, str]:
         except OSError:
             is_ours = False
         is_server = line.startswith("/") and "/weed" in line and str(root) in line
-        if (is_ours or is_server) and state_of(pid) not in ("", "Z"):
+        if (is_ours or is_server) and is_alive(pid):
             found[pid] = line or "?"
     return found
-
-
-def state_of(pid: int) -> str:
-    """The letter of ps; empty if there is no such process."""
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return ""
 
 
 def command_line(pid: int) -> str:

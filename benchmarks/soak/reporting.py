@@ -25,6 +25,7 @@ def report_of(outcome: Outcome, settings: SoakSettings, checks: list[Check]) -> 
     """Everything as plain values."""
     rounds = soaked(outcome)
     last = outcome.records[-1].record if outcome.records else None
+    with_faults = rounds[-1].round_id if rounds else None
     return {
         "good": all(check.good for check in checks),
         "machine": machine_line(),
@@ -47,6 +48,7 @@ def report_of(outcome: Outcome, settings: SoakSettings, checks: list[Check]) -> 
         },
         "state": {
             "last_round": None if last is None else last.round_id,
+            "last_round_with_faults": with_faults,
             "state_hash": None if last is None else last.state.hex(),
             "last_round_of_nodes": last_rounds(outcome.views),
         },

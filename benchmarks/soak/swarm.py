@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.soak.links import HOST, Links, free_port, libp2p_id, open_links
+from benchmarks.soak.links import Links, libp2p_id, open_links
 from benchmarks.soak.procfs import TOKEN_NAME
 from benchmarks.soak.settings import SoakSettings
-from benchmarks.soak.store_server import StoreServer
 from benchmarks.soak.waiting import happens, run_python
 from shoal.node.config import RunPlan, load_run_plan
 from shoal.node.start_node import EVENTS_FILE
@@ -27,12 +26,14 @@ from shoal.protocol.identity import PeerId, load_key
 from shoal.protocol.schema import Settings
 from shoal.storage.s3 import S3Store
 from shoal.storage.s3_config import S3Credentials
+from tests.support.ports import HOST, free_port
 from tests.support.processes import Forge, Node
+from tests.support.store_server import StoreServer
 from tests.support.tiny_run import write_plan
 
 VALIDATOR: Final = "validator-0"
 _NUM_ROUNDS: Final = 100_000
-_LEAVE_S: Final = 60.0
+_LEAVE_S: Final = 120.0
 _MAX_REVIVED: Final = 3
 _SIZES: Final = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2}
 

@@ -14,29 +14,32 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.store_keys import StoreKeys
+from shoal.protocol.identity import load_key
 from shoal.protocol.payload_header import peek
 from tests.support.fault_swarm import VALIDATOR, lasts
 from tests.support.p2p_attacker import P2PAttacker, any_payload, p2p_attacker
 from tests.support.p2p_swarm import (
     NetworkProcesses,
     P2PSwarm,
-    is_alive,
     network_of,
     p2p_swarm,
     processes_with,
+    wait_for_network,
 )
-from tests.support.processes import Forge, wait_until
+from tests.support.processes import Forge, is_alive, wait_until
 
 # On a machine with other work.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STEADY, VICTIM = "peer-0", "peer-1"
 
 
 def cut_a_peer(swarm: P2PSwarm) -> None:
     """Two rounds close without it; then it replays them."""
-    met, missed = swarm.links.num_met(VICTIM), swarm.last_round(VICTIM)
     swarm.links.cut(VICTIM)
+    # After the cut, which on a busy machine is more than a round later than the wish for it.
+    met, missed = swarm.links.num_met(VICTIM), swarm.last_round(VICTIM)
     swarm.wait_for_round(missed + 3, VALIDATOR, STEADY)
     assert swarm.links.num_met(VICTIM) > met, "it has not tried to reach anybody"
     # What was on its way when it was cut off may have arrived.
@@ -68,26 +71,15 @@ def kill(name: str, which: Callable[[NetworkProcesses], int]) -> Callable[[P2PSw
 
     def act(swarm: P2PSwarm) -> None:
         node = swarm.nodes[name]
-        before = _network(swarm, name)
+        before = wait_for_network(node)
         os.kill(which(before), signal.SIGKILL)
         wait_until(lambda: network_of(node) not in (None, before), f"{name} has a new network")
-        after = _network(swarm, name)
+        after = wait_for_network(node)
         assert {after.daemon, after.p2pd}.isdisjoint({before.daemon, before.p2pd})
         for pid in (before.daemon, before.p2pd):
-            assert not is_alive(pid)
+            wait_until(lambda pid=pid: not is_alive(pid), "nothing is left", 30)  # type: ignore[misc] # bound now
 
     return act
-
-
-def _network(swarm: P2PSwarm, name: str) -> NetworkProcesses:
-    found: list[NetworkProcesses] = []
-
-    def look() -> bool:
-        found[:] = [one for one in [network_of(swarm.nodes[name])] if one is not None]
-        return bool(found)
-
-    wait_until(look, f"{name} has a network process and a p2pd")
-    return found[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +114,7 @@ def test_cuts_and_kills_stop_nobody_for_good(forge: Forge, tmp_path: Path) -> No
         swarm.finish()
         for name, node in swarm.nodes.items():
             assert not node.events("payload-rejected", "record-rejected"), name
-        assert processes_with(str(tmp_path)) == []
+        wait_until(lambda: not processes_with(str(tmp_path)), "nothing is left", 30)
         sockets = [path for path in tmp_path.rglob("*") if path.is_socket()]
         assert sockets == []
         assert list(swarm.temporary.iterdir()) == []
@@ -157,11 +149,14 @@ SERVED_FAULTS = (
 def open_round(swarm: P2PSwarm) -> tuple[int, bytes]:
     """While the only honest peer is stopped: the round that stays open, and its base state."""
     seen: list[int] = []
+    honest = load_key(swarm.nodes[STEADY].folder / "key.pem").peer
+    keys = StoreKeys(swarm.folder.manifest.run_id)
 
     def is_still() -> bool:
-        # A round whose payload was on its way closes once its first tenth is over.
         seen.append(swarm.last_round())
-        return len(seen) > 25 and len(set(seen[-25:])) == 1
+        # What was on its way may still arrive, and what has arrived closes the round.
+        announced = swarm.root / "store" / (keys.published(seen[-1] + 1, honest) + "+")
+        return len(seen) > 25 and len(set(seen[-25:])) == 1 and not announced.exists()
 
     wait_until(is_still, "rounds stand still", poll_s=0.1)
     report = swarm.report(VALIDATOR, seen[-1])

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +14,17 @@ from shoal.node.config import load_run_plan
 from shoal.node.swarm_setup import set_up_swarm
 from shoal.node.swarm_stores import StoreKind, open_swarm_store, with_endpoints, write_node_toml
 from tests.support.background import Background
-from tests.support.fault_swarm import free_port, toml
+from tests.support.fault_swarm import toml
 from tests.support.http_link import HttpLink
-from tests.support.processes import Forge, Node, all_ended, is_round, wait_until
+from tests.support.p2p_swarm import NetworkProcesses, wait_for_network
+from tests.support.ports import free_port
+from tests.support.processes import Forge, Node, all_ended, is_alive, is_round, wait_until
 from tests.support.tiny_run import TinyRun, replay, write_plan
 
 # On a busy machine a network process takes half a minute to start, and six are started.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 VALIDATOR, BOTH, ALONE, LATE = "validator-0", "peer-0", "peer-1", "peer-2"
-PROCESS, P2PD = "shoal.node.network", "p2pd"
 
 
 @dataclass(kw_only=True)
@@ -50,33 +51,12 @@ class Swarm:
 
         wait_until(has, f"{name} counts {num_rounds} times after round {begins_after}", 240)
 
-    def kill(self, name: str, what: str) -> int:
+    def kill(self, name: str, which: Callable[[NetworkProcesses], int]) -> int:
         """Kills a node's network process or its p2pd; how many died by it."""
-        [network] = _children(self.nodes[name].pid, PROCESS)
-        [pid] = [network] if what == PROCESS else _children(network, P2PD)
+        pid = which(wait_for_network(self.nodes[name]))
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not _is_alive(pid), f"{what} of {name} is gone")
+        wait_until(lambda: not is_alive(pid), f"a process of {name} is gone")
         return 1
-
-
-def _children(parent: int, word: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            fields = (entry / "stat").read_text().rpartition(") ")[2].split()
-        except (OSError, ValueError):
-            continue
-        if int(fields[1]) == parent and word in line:
-            found.append(int(entry.name))
-    return found
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @contextmanager
@@ -127,9 +107,10 @@ def test_rounds_go_on_without_http_and_after_kills_and_a_late_peer_that_only_dia
         swarm.background.call(swarm.link.mend)
 
         num_killed = 0
-        for victim, what in ((ALONE, PROCESS), (VALIDATOR, P2PD)):
-            num_killed += swarm.kill(victim, what)
-            swarm.wait_until_counted(ALONE, 1)
+        num_killed += swarm.kill(ALONE, lambda found: found.daemon)
+        swarm.wait_until_counted(ALONE, 1)
+        num_killed += swarm.kill(VALIDATOR, lambda found: found.p2pd)
+        swarm.wait_until_counted(ALONE, 1)
         assert num_killed == 2
 
         # From genesis over all records and copies, with nothing but the network. Nobody can dial

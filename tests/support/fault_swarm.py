@@ -7,7 +7,6 @@ every node ended with, and what the records in the store lead to.
 
 import json
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from shoal.storage.s3 import S3Store
 from tests.support.answer_faults import refuse_server
 from tests.support.background import Background
 from tests.support.http_link import HttpLink, Rule
+from tests.support.ports import free_port
 from tests.support.processes import Event, Forge, Node, all_ended, is_round, wait_until
 from tests.support.store_server import StoreServer
 from tests.support.tiny_run import StoredRun, replay, write_plan
@@ -279,13 +279,6 @@ def toml(section: str, **fields: object) -> str:
     """A section of a TOML file; JSON spells what is used here as TOML does."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
     return "\n".join(["", f"[{section}]", *lines, ""])
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def lasts(condition: Callable[[], bool], duration_s: float, what: str) -> None:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
+"""Only a failing test waits so long; a busy machine takes a minute to start some nodes."""
 _POLL_S = 0.01
 
 Event = dict[str, Any]
@@ -92,6 +93,7 @@ class Node:
         self._forge = forge
         self.config_file = folder / "node.toml"
         self._argv = [verb, str(manifest_file), "--config"]
+        self._seen: tuple[object, list[Event]] = (None, [])
         self.pid = 0
 
     def start(self) -> "Node":
@@ -131,8 +133,13 @@ class Node:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def events(self, *names: str) -> list[Event]:
-        """Its event log, or the events of these names."""
-        return events_of(self.folder / "state" / "events.jsonl", *names)
+        """Its event log, or the events of these names; read again only after a change."""
+        log = self.folder / "state" / "events.jsonl"
+        stat = log.stat() if log.exists() else None
+        at = stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if at != self._seen[0]:
+            self._seen = (at, events_of(log))
+        return [e for e in self._seen[1] if not names or e["event"] in names]
 
     def wait_for(
         self, what: Callable[[Event], bool], *, skip: int = 0, poll_s: float = _POLL_S
@@ -175,6 +182,19 @@ def is_round(round_id: int) -> Callable[[Event], bool]:
     return lambda event: bool(event["event"] == "round" and event["round_id"] >= round_id)
 
 
+def state_of(pid: int) -> str:
+    """The letter of ps, Z for one that is only waited for; empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, or is stopped."""
+    return state_of(pid) not in ("", "Z")
+
+
 @contextmanager
 def all_ended(*nodes: Node) -> Iterator[None]:
     """Leaves none of the nodes behind."""
@@ -186,7 +206,7 @@ def all_ended(*nodes: Node) -> Iterator[None]:
                 node.kill()
 
 
-def run_command(forge: Forge, log: Path, *argv: str | Path, deadline_s: float = 60.0) -> int:
+def run_command(forge: Forge, log: Path, *argv: str | Path, deadline_s: float = DEADLINE_S) -> int:
     """Runs one `shoal` command to its end; what it prints is in `log`."""
     pid = forge.ask(argv=[str(word) for word in argv], log=str(log))
     code: list[int] = []

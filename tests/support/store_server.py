@@ -1,4 +1,4 @@
-"""The S3 server of a test, which can be killed and started again with what it had stored."""
+"""The S3 server of a test or a soak, which can be killed and started again with what it stored."""
 
 import asyncio
 import os
@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from shoal.storage.seaweed import BucketKeys, SeaweedServer
 
-_READY_S = 90.0
+READY_S = 90.0
+"""On a machine with other work."""
 
 
 class StoreServer:
@@ -31,12 +32,13 @@ class StoreServer:
         try:
             yield store
         finally:
-            await store._held.aclose()
+            await store._end()
 
     async def start(self) -> None:
         """Starts it (again); returns when objects can be written and read."""
+        await self._end()
         running = SeaweedServer.start(
-            self._folder, self.keys, public=list(self.keys), ready_s=_READY_S
+            self._folder, self.keys, public=list(self.keys), ready_s=READY_S
         )
         self.server = await self._held.enter_async_context(running)
 
@@ -45,9 +47,13 @@ class StoreServer:
         pid = self.server.pid
         os.kill(pid, signal.SIGKILL)
         # Reaps it as well.
-        await self._held.aclose()
-        self._held = AsyncExitStack()
+        await self._end()
         return pid
+
+    async def _end(self) -> None:
+        """Ends the process if there is one; waits for nothing but that."""
+        held, self._held = self._held, AsyncExitStack()
+        await held.aclose()
 
     @property
     def port(self) -> int:
