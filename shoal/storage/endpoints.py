@@ -77,6 +77,8 @@ _DENIED: Final = tuple(
         "ff00::/8",  # multicast
     )
 )
+# An interface id of 0:5efe or 200:5efe, then an IPv4 address: a tunnel to that one (ISATAP).
+_ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 # Of IPv6 only this block is given out.
 _IPV6_GLOBAL: Final = ipaddress.ip_network("2000::/3")
 
@@ -221,7 +223,9 @@ def check_address(ip: str, *, allow_loopback: bool) -> None:
     if allow_loopback and address.is_loopback and not is_mapped:
         return
     is_denied = any(address in network for network in _DENIED if network.version == address.version)
-    is_outside = address.version == 6 and address not in _IPV6_GLOBAL
+    is_outside = address.version == 6 and (
+        address not in _IPV6_GLOBAL or (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP
+    )
     if is_denied or is_outside or not address.is_global or "%" in ip:
         raise _address_error(ip)
 

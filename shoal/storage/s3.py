@@ -12,6 +12,7 @@ are made.
 """
 
 import functools
+import logging
 import os
 import socket
 import ssl
@@ -43,7 +44,13 @@ from shoal.storage.s3_transport import Answer, Request, Transport
 
 __all__ = ["S3Config", "S3Credentials", "S3Limits", "S3Store"]
 
-_MAX_REPLY_BYTES: Final = 8 << 20
+# A page of a listing has 1000 keys of at most 1 KiB, and reading XML holds up all of this process.
+_MAX_REPLY_BYTES: Final = 2 << 20
+# Not XML; or a number, a date or a structure that is none: botocore stumbles in many ways.
+_UNREADABLE: Final = (
+    BotoCoreError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError,
+    RuntimeError,
+)  # fmt: skip
 # botocore asks servers for their leave before it sends a body; we send at once.
 _DROPPED: Final = frozenset({"expect", "user-agent"})
 _IDENTIFYING: Final = frozenset({"authorization", "x-amz-security-token", "cookie"})
@@ -105,8 +112,7 @@ class _Boto:
         except ClientError as error:
             # An operation that answered 200 and then failed.
             raise RefusalError(_late_refusal(error)) from error
-        except (BotoCoreError, ValueError) as error:
-            # Not XML, or a number or a date that is none.
+        except _UNREADABLE as error:
             raise AttemptError(f"the answer cannot be read ({type(error).__name__})") from error
         finally:
             _under_way.reset(token)
@@ -130,7 +136,9 @@ class _Boto:
         is_stream = request.stream_output and answer.status < 300
         body = b"" if is_stream else _whole_body(answer, request.method)
         if answer.status >= 300:
-            raise RefusalError(refusal_of(_status(answer, request), answer.headers, body))
+            raise RefusalError(
+                refusal_of(_status(answer, request), answer.headers, body, time.time())
+            )
         return AWSResponse(request.url, answer.status, dict(answer.headers), _Raw(body))
 
     def _headers(self, request: AWSPreparedRequest) -> dict[str, str]:
@@ -196,7 +204,7 @@ def _whole_body(answer: Answer, method: str) -> bytes:
 def _late_refusal(error: ClientError) -> Refusal:
     details = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-    return refusal_of(int(status), {}, f"<Code>{details.get('Code', '')}</Code>".encode())
+    return refusal_of(int(status), {}, f"<Code>{details.get('Code', '')}</Code>".encode(), 0.0)
 
 
 @functools.cache
@@ -213,6 +221,8 @@ def _session() -> boto3.session.Session:
     loader = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     core.register_component("data_loader", loader)
     core.register_component("credential_provider", CredentialResolver([]))
+    # What it tells somebody who debugs includes the tokens of temporary keys.
+    logging.getLogger("botocore").setLevel(logging.INFO)
     return boto3.session.Session(botocore_session=core)
 
 

@@ -8,6 +8,8 @@ message only as a status and as an error code of plain letters.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from shoal.storage.errors import (
@@ -24,6 +26,7 @@ E_HTTP_REDIRECT: Final = "E_HTTP_REDIRECT"
 
 _CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9._-]{1,64})\s*</Code>")
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", re.ASCII)
+_MAX_DATE_CHARS: Final = 40
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _DAMAGED: Final = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"})
 _STATUS_OF: Final = {"PreconditionFailed": 412, "ConditionalRequestConflict": 409}
@@ -105,13 +108,14 @@ class ReplacedError(Exception):
     """Another object has taken the place of the one that is being read."""
 
 
-def refusal_of(status: int, headers: Mapping[str, str], body: bytes) -> Refusal:
+def refusal_of(status: int, headers: Mapping[str, str], body: bytes, now_s: float) -> Refusal:
     """Read a refusal.
 
     Args:
         status: The HTTP status.
         headers: The answer's headers.
         body: The beginning of its body.
+        now_s: Unix seconds, where the server does not say what its own clock shows.
 
     Returns:
         What it says.
@@ -122,7 +126,7 @@ def refusal_of(status: int, headers: Mapping[str, str], body: bytes) -> Refusal:
         # Some operations answer 200 first and the refusal later, in the body.
         status=_STATUS_OF.get(code, status),
         code=code,
-        retry_after_s=float(number_in(headers.get("Retry-After", "")) or 0),
+        retry_after_s=_retry_after_s(headers, now_s),
     )
 
 
@@ -183,6 +187,34 @@ def content_range(text: str | None) -> tuple[int, int, int] | None:
     """
     found = _CONTENT_RANGE.fullmatch(text or "")
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def date_in(text: str | None) -> float | None:
+    """Read a header that is a date, like Mon, 30 Nov 2026 20:00:00 GMT.
+
+    Args:
+        text: The header, or None.
+
+    Returns:
+        Unix seconds; None if it is anything else.
+    """
+    if text is None or len(text) > _MAX_DATE_CHARS:
+        return None
+    try:
+        found = parsedate_to_datetime(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+def _retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
+    """How long the server asks to wait: in seconds, or until a time of its own clock."""
+    text = headers.get("Retry-After", "")
+    seconds = number_in(text)
+    if seconds is not None:
+        return float(seconds)
+    until_s, server_s = date_in(text), date_in(headers.get("Date"))
+    return 0.0 if until_s is None else max(0.0, until_s - (now_s if server_s is None else server_s))
 
 
 def _advice(code: str) -> str:

@@ -20,6 +20,7 @@ from shoal.storage.object_store import (
     check_range,
     page_of,
 )
+from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_config import S3Config
 from shoal.storage.s3_download import Download, Filling
 from shoal.storage.s3_link import Link, Reply
@@ -159,12 +160,16 @@ class BucketStore:
         """
         check_key(key)
         values = await self.request("head_object", key)
-        num_bytes, modified_at = values.get("ContentLength"), values.get("LastModified")
-        if num_bytes is None or modified_at is None:
+        try:
+            return ObjectInfo(
+                key=key,
+                num_bytes=values["ContentLength"],
+                modified_at_s=values["LastModified"].timestamp(),
+            )
+        except (LookupError, ValueError, OverflowError) as error:
             raise StorageUnavailableError(
                 f"object {key!r} in {self._config.where}: a length and a time expected", key
-            )
-        return ObjectInfo(key=key, num_bytes=num_bytes, modified_at_s=modified_at.timestamp())
+            ) from error
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = DEFAULT_PAGE_KEYS
@@ -190,13 +195,16 @@ class BucketStore:
         check_prefix(after or "")
         check_limit(limit)
         is_ordered = self._config.lists_in_order
-        keys: list[str] = []
-        # One more than asked for tells whether another page exists.
-        async for names in self._pages(prefix, (after or "") if is_ordered else ""):
-            keys.extend(key for key in names if is_key(key) and key > (after or ""))
-            if is_ordered and len(keys) > limit:
-                break
-        return page_of(sorted(keys), limit)
+        first = after or ""
+        keys: builtins.list[str] = []
+        with self._link.calling("") as clock:
+            async for names in self._pages(clock, prefix, first if is_ordered else ""):
+                ours = {key for key in names if key.startswith(prefix) and is_key(key)}
+                # One more than asked for tells whether another page exists.
+                keys = sorted({*keys, *(key for key in ours if key > first)})[: limit + 1]
+                if is_ordered and len(keys) > limit:
+                    break
+        return page_of(keys, limit)
 
     async def listed(self, prefix: str, *, page_keys: int = 1000) -> builtins.list[str]:
         """List all keys as the server does: in its order, with those that are not ours.
@@ -211,20 +219,23 @@ class BucketStore:
         Raises:
             StorageError: As `list` says.
         """
-        return [name async for page in self._pages(prefix, "", page_keys) for name in page]
+        with self._link.calling("") as clock:
+            pages = self._pages(clock, prefix, "", page_keys)
+            return [name async for page in pages for name in page]
 
     async def _pages(
-        self, prefix: str, after: str, page_keys: int = 1000
+        self, clock: CallClock, prefix: str, after: str, page_keys: int = 1000
     ) -> AsyncIterator[builtins.list[str]]:
         place: dict[str, Any] = {"Prefix": self._name(prefix), "MaxKeys": page_keys}
         if after:
             place["StartAfter"] = self._name(after)
         while True:
-            values = await self.request("list_objects_v2", "", **place)
-            if "IsTruncated" not in values:
+            values = await self._request(clock, "list_objects_v2", "", place)
+            found = [entry.get("Key") for entry in values.get("Contents", ())]
+            if "IsTruncated" not in values or None in found:
                 raise StorageUnavailableError(f"{self._config.where}: a listing expected", "")
-            found = [str(entry["Key"]) for entry in values.get("Contents", ())]
-            yield [name.removeprefix(self._name("")) for name in found]
+            top = self._name("")
+            yield [name.removeprefix(top) for name in map(str, found) if name.startswith(top)]
             token = values.get("NextContinuationToken")
             if not values["IsTruncated"] or not token or not found:
                 return
@@ -261,14 +272,18 @@ class BucketStore:
         Raises:
             StorageError: What went wrong; a condition that does not hold is ObjectExistsError.
         """
-        if key:
-            parameters["Key"] = self._name(key)
         with self._link.calling(key) as clock:
+            return await self._request(clock, operation, key, parameters)
 
-            async def attempt() -> Reply:
-                return await self._link.ask(clock, operation, **parameters)
+    async def _request(
+        self, clock: CallClock, operation: str, key: str, parameters: Mapping[str, object]
+    ) -> Mapping[str, Any]:
+        named = {"Key": self._name(key)} if key else {}
 
-            return (await self._link.again(clock, key, attempt)).values
+        async def attempt() -> Reply:
+            return await self._link.ask(clock, operation, **parameters, **named)
+
+        return (await self._link.again(clock, key, attempt)).values
 
     def _name(self, key: str) -> str:
         return f"{self._config.prefix}/{key}" if self._config.prefix else key

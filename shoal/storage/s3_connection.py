@@ -3,8 +3,9 @@
 Guarantees: a connection never looks a name up itself, it asks `connect` for its socket, and says
 whether TLS could be begun on it; TLS and the Host header keep the name. An answer's head, the
 interim answers before it included, has at most 16 KiB and must be there before the call's time is
-over, however slowly it trickles in; an answer that announces two lengths, or one that is no number,
-is refused.
+over, however slowly it trickles in, and a line is no slower than a body may be; so is it with the
+lines between the chunks of a body and after them. An answer that announces two lengths, or one that
+is no number, is refused.
 """
 
 import http.client
@@ -18,7 +19,7 @@ from typing import Any, Final, cast
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from shoal.storage.s3_clock import CallClock
+from shoal.storage.s3_clock import CallClock, Pace
 from shoal.storage.s3_reach import Connected
 
 MAX_HEAD_BYTES: Final = 16 << 10
@@ -45,43 +46,55 @@ def watched_by(clock: CallClock) -> Iterator[None]:
         _clock.reset(token)
 
 
-class _HeadReader:
-    """Reads the lines of a head, one piece of the network at a time."""
+class _LineReader:
+    """Reads lines, one piece of the network at a time, and what is between them as the file does.
+
+    At most `MAX_HEAD_BYTES` of lines in a row: a head, or what a chunk begins or a body ends with.
+    """
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
         self._num_left = MAX_HEAD_BYTES
         self._clock = _clock.get()
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the file's own
+        return getattr(self._file, name)
+
+    def read1(self, num_bytes: int = -1) -> bytes:
+        block = self._file.read1(num_bytes)
+        self._num_left = MAX_HEAD_BYTES
+        return block
+
     def readline(self, limit: int) -> bytes:
         line = bytearray()
+        pace: Pace | None = None
         while not line.endswith(b"\n") and len(line) < limit:
             self._clock.check()
             seen = self._file.peek(1)
             if not seen:
                 break
             piece = self._file.read(min(seen.find(b"\n") + 1 or len(seen), limit - len(line)))
+            # A server may take its time to begin a line, but not to end it.
+            pace = pace or Pace(self._clock)
+            pace.moved(len(piece))
             line += piece
             self._num_left -= len(piece)
             if self._num_left < 0:
                 raise http.client.HTTPException(f"the head exceeds {MAX_HEAD_BYTES} bytes")
         return bytes(line)
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
         file: Any = self.fp
-        reader = cast("BufferedReader", _HeadReader(file))
+        reader = cast("BufferedReader", _LineReader(file))
         self.fp = reader
         try:
             super().begin()
             self._check_length()
         finally:
             # It is None already after an answer that has no body.
-            if self.fp is reader:
+            if self.fp is reader and not getattr(self, "chunked", False):
                 self.fp = file
 
     def _check_length(self) -> None:

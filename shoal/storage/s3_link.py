@@ -42,6 +42,23 @@ class Reply:
     values: Mapping[str, Any]
     answer: Answer
 
+    def word(self, name: str) -> str:
+        """Give a field that must be there.
+
+        Args:
+            name: Its S3 name.
+
+        Returns:
+            Its text.
+
+        Raises:
+            AttemptError: The answer has none.
+        """
+        found = self.values.get(name)
+        if not isinstance(found, str) or not found:
+            raise AttemptError(f"an answer with {name} expected")
+        return found
+
 
 class Caller(Protocol):
     """Makes single requests; blocks."""
@@ -113,7 +130,7 @@ class Link:
             StorageUnavailableError: The time was over, or the transfer too slow.
             RefusedError: We refuse the server's address or its answer.
         """
-        what = f"object {key!r} in {self.where}" if key else self.where
+        what = self._what(key)
         if self._open_clock.is_stopped:
             raise StorageUnavailableError(f"{what}: the store is closed", key)
         try:
@@ -215,7 +232,7 @@ class Link:
                 num_waits = 0 if failure.has_progressed else num_waits + 1
                 if num_failed >= self.limits.num_attempts:
                     raise StorageUnavailableError(
-                        f"object {key!r} in {self.where}: {failure.reason}; "
+                        f"{self._what(key)}: {failure.reason}; "
                         f"{num_failed} attempts in a row failed",
                         key,
                     ) from error
@@ -248,6 +265,9 @@ class Link:
         self._open_clock.stop()
         for threads in (self._threads, self._control_threads):
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _what(self, key: str) -> str:
+        return f"object {key!r} in {self.where}" if key else self.where
 
     def _failure(self, error: AttemptError | RefusalError, key: str) -> AttemptError:
         if isinstance(error, AttemptError):

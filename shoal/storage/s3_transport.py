@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -58,8 +58,8 @@ class Request:
 
     method: str
     url: str
-    headers: Mapping[str, str]
-    body: Body | bytes | None
+    headers: Mapping[str, str] = field(repr=False)
+    body: Body | bytes | None = field(repr=False)
 
 
 class Answer:

@@ -165,7 +165,7 @@ class Upload:
             reply = await self._link.ask(
                 self._clock, "create_multipart_upload", Key=self._name, **self._metadata()
             )
-            return str(reply.values["UploadId"])
+            return reply.word("UploadId")
 
         return await self._link.again(self._clock, self._key, attempt)
 
@@ -196,7 +196,7 @@ class Upload:
                 PartNumber=number,
                 **body_parameters(part),
             )
-            return {"PartNumber": number, "ETag": reply.values["ETag"]}
+            return {"PartNumber": number, "ETag": reply.word("ETag")}
 
         return await self._link.again(clock, self._key, attempt)
 
