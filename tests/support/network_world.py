@@ -9,6 +9,7 @@ from shoal.node.network import signed_records
 from shoal.node.network.dht_records import read_record
 from shoal.node.network.downloads import Source
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
+from shoal.node.network.fetching import MoreSources
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
 from shoal.node.network.signed_records import RecordPointer
 from shoal.protocol.identity import Identity, PeerId
@@ -124,10 +125,11 @@ class WorldClient:
         num_bytes: int,
         timeout_s: float,
         named_by_hash: bool = True,
+        more: MoreSources | None = None,
     ) -> bytes:
         assert timeout_s > 0
         error: Exception = ObjectNotFoundError("no source", "")
-        for source in sources:
+        for source in (*sources, *(await more() if more else ())):
             try:
                 data = self._object(object_id, source)
             except (ObjectNotFoundError, PeerUnavailableError) as found:
@@ -152,6 +154,7 @@ class WorldClient:
         *,
         timeout_s: float,
         named_by_hash: bool = True,
+        more: MoreSources | None = None,
     ) -> None:
         data = await self.fetch(
             object_id,
@@ -159,6 +162,7 @@ class WorldClient:
             num_bytes=room.nbytes,
             timeout_s=timeout_s,
             named_by_hash=named_by_hash,
+            more=more,
         )
         room[:] = data
         arrived(len(data))

@@ -8,8 +8,9 @@
 
 Guarantees: every call has a time limit; the process behind it may end at any moment, is started
 again, and is told again what to serve and to publish. `fetch` goes on at the byte where the last
-source stopped, and gives bytes only if they have the hash they were asked for by (unless told that
-the id is no hash). What the process says is checked again where it came from others.
+source stopped, asks the next source beside one that is silent, and gives bytes only if they have
+the hash they were asked for by (unless told that the id is no hash). What the process says is
+checked again where it came from others.
 
 Not done here: what the bytes mean; which peers to ask.
 """
@@ -27,7 +28,7 @@ from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostE
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
 from shoal.node.network.downloads import Download, RoomSink, Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError
-from shoal.node.network.fetching import Fetching
+from shoal.node.network.fetching import AskSource, Fetching, MoreSources
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
 from shoal.node.network.messages import DhtPut, Start, Status
 from shoal.node.network.object_ids import read_peer_keys
@@ -369,6 +370,7 @@ class NetworkClient:
         num_bytes: int,
         timeout_s: float,
         named_by_hash: bool = True,
+        more: MoreSources | None = None,
     ) -> bytes:
         """Get an object into memory; it is not served by this.
 
@@ -378,6 +380,7 @@ class NetworkClient:
             num_bytes: Its exact length.
             timeout_s: For all of it.
             named_by_hash: Whether the id is the SHA-256 of the bytes; if not, the caller checks.
+            more: Finds other sources, when these do not give it or are silent.
 
         Returns:
             The object.
@@ -396,6 +399,7 @@ class NetworkClient:
             lambda _: None,
             timeout_s=timeout_s,
             named_by_hash=named_by_hash,
+            more=more,
         )
         return bytes(room)
 
@@ -408,6 +412,7 @@ class NetworkClient:
         *,
         timeout_s: float,
         named_by_hash: bool = True,
+        more: MoreSources | None = None,
     ) -> None:
         """As `fetch`, into room of exactly its length; it is not served before `serve` is called.
 
@@ -418,17 +423,14 @@ class NetworkClient:
             arrived: Told of the progress (`storage.filling`).
             timeout_s: For all of it.
             named_by_hash: Whether the id is the SHA-256 of the bytes; if not, the caller checks.
+            more: Finds other sources, when these do not give it or are silent.
         """
         sink = RoomSink(room, arrived)
         download = Download(object_id, room.nbytes, named_by_hash=named_by_hash, sink=sink)
-        await self._download(download, sources, timeout_s)
+        ask = self._asking(download)
+        await Fetching(download, sources, ask, more).run(timeout_s)
 
-    async def _download(
-        self,
-        download: Download,
-        sources: Sequence[Source],
-        timeout_s: float,
-    ) -> None:
+    def _asking(self, download: Download) -> AskSource:
         async def ask(source: Source, offset: int, left_s: float, take: ChunkSink) -> None:
             request = messages.Fetch(
                 addresses=source,
@@ -440,7 +442,7 @@ class NetworkClient:
             connection = await self._supervisor.connection(left_s)
             await connection.ask(request, left_s + _MARGIN_S, take)
 
-        await Fetching(download, tuple(sources), ask).run(timeout_s)
+        return ask
 
     def _publish_again(self) -> None:
         """After a sleep our records have expired: now, and when the peers are back."""

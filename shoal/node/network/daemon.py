@@ -236,37 +236,51 @@ class Daemon:
         )
         if wanted.num_bytes < 1:
             raise ValueError(f"offset {request.offset} of {request.num_bytes} bytes")
+        pace = self._pace(request.timeout_ms)
+        peer = await self._dial(request.addresses)
         is_small = request.num_bytes <= CONTROL_OBJECT_BYTES
-        slot = contextlib.nullcontext() if is_small else self._downloads
+        if not is_small and self._downloads.locked():
+            # It waits for our own cap, which is no reason to ask another peer.
+            await self._give(request_id, b"")
         async with (
-            slot,
-            self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace),
+            contextlib.nullcontext() if is_small else self._downloads,
+            self._stream(peer) as (reader, writer),
         ):
             async for data in receive(reader, writer, wanted, request.num_bytes, pace):
                 self._num_bytes_down += len(data)
-                await frames.write_frame(self._writer, Frame(FrameKind.CHUNK, request_id, data))
+                await self._give(request_id, data)
                 if self._down is not None:
                     await wait_for(self._down, "control" if is_small else "bulk", len(data))
 
+    async def _give(self, request_id: int, data: bytes) -> None:
+        await frames.write_frame(self._writer, Frame(FrameKind.CHUNK, request_id, data))
+
     async def _ask_size(self, request: messages.AskSize) -> messages.Size:
-        async with self._stream(request.addresses, request.timeout_ms) as (reader, writer, pace):
+        pace = self._pace(request.timeout_ms)
+        async with self._stream(await self._dial(request.addresses)) as (reader, writer):
             run_id = self._options.run_id
             total_bytes = await ask_size(reader, writer, run_id, request.object_id, pace)
         return messages.Size(num_bytes=min(total_bytes, 2**63 - 1))
 
-    @asynccontextmanager
-    async def _stream(
-        self, texts: tuple[str, ...], timeout_ms: int
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Pace]]:
-        libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
+    def _pace(self, timeout_ms: int) -> Pace:
         limits = Limits(timeout_s=timeout_ms / 1000, min_bytes_per_s=self._options.min_bytes_per_s)
-        pace = Pace(limits, time.monotonic)
+        return Pace(limits, time.monotonic)
+
+    async def _dial(self, texts: tuple[str, ...]) -> str:
+        """Have a connection to a peer; gives its libp2p id."""
+        libp2p_id, addresses = parse_peer(texts, allow_private=self._options.allow_private)
         await self._host.dial(libp2p_id, addresses)
         if addresses:
             self._finding.note_good(addresses[0])
+        return libp2p_id
+
+    @asynccontextmanager
+    async def _stream(
+        self, libp2p_id: str
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         reader, writer = await self._host.open_stream(libp2p_id, PROTOCOL_NAME)
         try:
-            yield reader, writer, pace
+            yield reader, writer
         finally:
             writer.close()
 

@@ -14,6 +14,11 @@ from shoal.storage.allowance import count
 from shoal.storage.filling import Arrived
 from shoal.storage.progress import note_moved
 
+
+class MixedBytesError(WrongBytesError):
+    """The whole is wrong, and several sources gave it: nobody knows which of them was wrong."""
+
+
 Source = tuple[str, ...]
 """The addresses of one peer, all with its libp2p id."""
 
@@ -55,7 +60,7 @@ class Download:
 
     Attributes:
         num_bytes: Bytes that are kept.
-        was_mixed: Whether what `finish` looked at last came from several sources.
+        is_unmixed: Whether the bytes of only one source at a time are kept, from now on.
     """
 
     def __init__(
@@ -75,9 +80,8 @@ class Download:
         self._hash = hashlib.sha256()
         self._sources: list[Source] = []
         self._current: Source = ()
-        self._unmixed = False
         self.num_bytes = 0
-        self.was_mixed = False
+        self.is_unmixed = False
 
     @property
     def is_whole(self) -> bool:
@@ -90,9 +94,17 @@ class Download:
         Args:
             source: Where the next bytes come from.
         """
-        if self._unmixed and self._sources != [source]:
+        if self.offset_for(source) < self.num_bytes:
             self._clear()
         self._current = source
+
+    def offset_for(self, source: Source) -> int:
+        """Where a source would go on: at the end of what is kept, or at the very beginning.
+
+        Args:
+            source: Which.
+        """
+        return 0 if self.is_unmixed and self._sources != [source] else self.num_bytes
 
     def take(self, data: bytes) -> None:
         """Keep the next bytes.
@@ -118,9 +130,9 @@ class Download:
 
         Raises:
             PeerUnavailableError: Something is missing.
-            WrongBytesError: It is not the object; everything is forgotten.
+            MixedBytesError: It is not the object, and several sources gave it.
+            WrongBytesError: It is not the object. In both cases everything is forgotten.
         """
-        self.was_mixed = len(self._sources) > 1
         name = self.object_id.hex()
         if not self.is_whole:
             text = f"{self.num_bytes} of {self.total_bytes} bytes came"
@@ -128,9 +140,10 @@ class Download:
         if not self._named_by_hash or self._hash.digest() == self.object_id:
             return
         text = f"bytes of {len(self._sources)} sources hash to {self._hash.hexdigest()}, not {name}"
-        self._unmixed = True
+        error = MixedBytesError if len(self._sources) > 1 else WrongBytesError
+        self.is_unmixed = True
         self._clear()
-        raise WrongBytesError(text, name)
+        raise error(text, name)
 
     def _clear(self) -> None:
         self._sink.clear()

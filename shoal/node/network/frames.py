@@ -4,7 +4,8 @@ Layout, little-endian: kind u8 | request id u32 | length u32 | that many bytes.
 
     REQUEST   node to process: a message; the request id is new
     ANSWER    process to node: a message; the last frame of its request
-    CHUNK     process to node: up to 256 KiB of an object, any number of them before the answer
+    CHUNK     process to node: up to 256 KiB of an object, any number of them before the answer; an
+              empty one: the peer has answered, or is reached and waits for our own cap
     CANCEL    node to process: empty; no answer is waited for any more
 
 Messages are bounded by 64 KiB and read by `messages`; objects never travel as messages. The length

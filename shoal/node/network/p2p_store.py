@@ -7,7 +7,8 @@ whoever has checked the bytes says so.
 Guarantees: those of `object_store`, with these differences. A put only begins to serve: nothing
 moves until somebody fetches, so it adds no bytes to a transfer's progress (what peers took is in
 `Status.num_bytes_up`), and it ends with this node. A range of an object that is not here is
-refused, because only the whole can be checked. `list` shows what is here. Create-once needs no
+refused, because only the whole can be checked. A peer that is silent is not waited for while others
+may have the object. `list` shows what is here. Create-once needs no
 referee where bytes under one id can only be the same bytes.
 """
 
@@ -16,18 +17,20 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.downloads import Source
 from shoal.node.network.errors import WrongBytesError
+from shoal.node.network.hedging import first_answer
 from shoal.node.network.kept_objects import KeptObject
 from shoal.storage.allowance import check_quota
 from shoal.storage.errors import (
     AccessDeniedError,
     InvalidKeyError,
     ObjectExistsError,
-    ObjectNotFoundError,
     StorageUnavailableError,
 )
 from shoal.storage.filling import Arrived, require_length
@@ -45,6 +48,15 @@ from shoal.storage.progress import note_moved
 FindSources = Callable[[bytes], Awaitable[Sequence[Source]]]
 """Object id -> peers that may have it, the best first."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Who has an object, and how long it says that it is."""
+
+    source: Source
+    num_bytes: int
+
+
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -56,7 +68,7 @@ class P2PStore:
         find_sources: Says whom to ask.
         timeout_s: For one `get` or `head`.
         named_by_hash: Whether ids are the SHA-256 of the bytes; if not, callers check the bytes.
-        find_more: Says whom to ask when those do not give it.
+        find_more: Says whom to ask when those do not give it, or are silent.
     """
 
     def __init__(
@@ -153,29 +165,19 @@ class P2PStore:
             note_moved(room.nbytes)
             arrived(room.nbytes)
             return
-        for find in self._finders:
-            try:
-                await self._fetch_into(key, find, room, arrived)
-            except (ObjectNotFoundError, StorageUnavailableError):
-                if find is self._finders[-1]:
-                    raise
-            else:
-                return
-
-    async def _fetch_into(
-        self, key: str, find: FindSources, room: memoryview, arrived: Arrived
-    ) -> None:
         object_id = object_id_of(key)
-        require_length(key, await self._size_at(key, find), room)
+        found = await self._look(object_id)
+        require_length(key, found.num_bytes, room)
         check_quota("down", key)
         arrived(0)
         await self._network.fetch_into(
             object_id,
-            await find(object_id),
+            [found.source],
             room,
             arrived,
             timeout_s=self._timeout_s + self._network.queue_s(room.nbytes),
             named_by_hash=self._named_by_hash,
+            more=partial(self._all_sources, object_id),
         )
 
     async def head(self, key: str) -> ObjectInfo:
@@ -194,7 +196,7 @@ class P2PStore:
         """
         object_id = object_id_of(key)
         kept = self._network.kept(object_id)
-        num_bytes = kept.num_bytes if kept else await self._size(key)
+        num_bytes = kept.num_bytes if kept else (await self._look(object_id)).num_bytes
         at_s = self._put_at_s.get(key, time.time())
         return ObjectInfo(key=key, num_bytes=num_bytes, modified_at_s=at_s)
 
@@ -239,55 +241,37 @@ class P2PStore:
     async def _get_from_peers(
         self, key: str, max_bytes: int, start: int, length: int | None
     ) -> bytes:
-        """Get the whole from those who are asked first, or else from the others."""
-        for find in self._finders:
-            try:
-                return await self._fetch(key, find, max_bytes, start, length)
-            except (ObjectNotFoundError, StorageUnavailableError):
-                if find is self._finders[-1]:
-                    raise
-        raise ObjectNotFoundError(f"nobody was asked for {key!r}", key)
-
-    async def _fetch(
-        self, key: str, find: FindSources, max_bytes: int, start: int, length: int | None
-    ) -> bytes:
         object_id = object_id_of(key)
-        total_bytes = await self._size_at(key, find)
+        found = await self._look(object_id)
         num_bytes = range_num_bytes(
-            key, total_bytes, max_bytes=max_bytes, start=start, length=length
+            key, found.num_bytes, max_bytes=max_bytes, start=start, length=length
         )
-        if num_bytes != total_bytes:
+        if num_bytes != found.num_bytes:
             raise AccessDeniedError(f"object {key!r} is not here: only the whole of it", key)
         check_quota("down", key)
         return await self._network.fetch(
             object_id,
-            await find(object_id),
-            num_bytes=total_bytes,
-            timeout_s=self._timeout_s + self._network.queue_s(total_bytes),
+            [found.source],
+            num_bytes=num_bytes,
+            timeout_s=self._timeout_s + self._network.queue_s(num_bytes),
             named_by_hash=self._named_by_hash,
+            more=partial(self._all_sources, object_id),
         )
 
-    async def _size(self, key: str) -> int:
-        for find in self._finders:
-            try:
-                return await self._size_at(key, find)
-            except (ObjectNotFoundError, StorageUnavailableError):
-                if find is self._finders[-1]:
-                    raise
-        raise ObjectNotFoundError(f"nobody was asked for {key!r}", key)
+    async def _look(self, object_id: bytes) -> _Place:
+        """Who answers first; "not found" only if nobody who may have it is away."""
+        return await first_answer([partial(self._ask, object_id, one) for one in self._finders])
 
-    async def _size_at(self, key: str, find: FindSources) -> int:
-        """Ask one after the other; "not found" only if nobody who may have it is away."""
-        away: StorageUnavailableError | None = None
-        object_id = object_id_of(key)
-        for source in await find(object_id):
-            try:
-                return await self._network.ask_size(object_id, source, self._timeout_s)
-            except ObjectNotFoundError:
-                continue
-            except StorageUnavailableError as error:
-                away = error
-        raise away or ObjectNotFoundError(f"nobody who was asked has {key!r}", key)
+    async def _ask(self, object_id: bytes, find: FindSources) -> _Place:
+        async def ask(source: Source) -> _Place:
+            num_bytes = await self._network.ask_size(object_id, source, self._timeout_s)
+            return _Place(source, num_bytes)
+
+        return await first_answer([partial(ask, one) for one in await find(object_id)])
+
+    async def _all_sources(self, object_id: bytes) -> Sequence[Source]:
+        found = await asyncio.gather(*(find(object_id) for find in self._finders))
+        return [source for some in found for source in some]
 
 
 def object_id_of(key: str) -> bytes:

@@ -134,13 +134,16 @@ class PeerBook:
         if self._is_validator:
             self._learned = await self._network.known_peers()
             await self._network.serve(self._list_id, b"".join(one.key for one in self._learned))
-        for peer in self.validators:
-            try:
-                source = await self.find(peer)
-                if source is not None:
-                    await self._meet(source)
-            except StorageError as error:
-                _log.debug("validator %s: %s", peer.short, error)
+        # At once: one that cannot be reached must not delay the others.
+        await asyncio.gather(*map(self._learn_from, self.validators))
+
+    async def _learn_from(self, validator: PeerId) -> None:
+        try:
+            source = await self.find(validator)
+            if source is not None:
+                await self._meet(source)
+        except StorageError as error:
+            _log.debug("validator %s: %s", validator.short, error)
 
     async def _meet(self, source: Source) -> None:
         try:

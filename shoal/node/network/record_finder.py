@@ -14,6 +14,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from shoal.node.network import signed_records
@@ -21,6 +22,7 @@ from shoal.node.network.client import NetworkClient
 from shoal.node.network.dht_records import POINTER_KIND
 from shoal.node.network.downloads import Source
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
+from shoal.node.network.hedging import first_answer
 from shoal.node.network.ledger import Ledger
 from shoal.node.network.look_ups import LookUps
 from shoal.node.network.object_ids import record_object_id
@@ -35,6 +37,9 @@ WAIT_S: Final = 1.5
 FETCH_TIMEOUT_S: Final = 20.0
 _LEAST_ASK_EVERY_S: Final = 5.0
 _MAX_SILENT: Final = 256
+
+_Named = tuple[int, PeerId]
+"""A round, and the validator who names a record of it."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +70,8 @@ class RecordFinder:
         self._ledger = ledger
         self._rules = rules
         self._look_ups: LookUps[PeerId] = LookUps(self._look_up, pause_s, now_s)
+        self._look_ups_of_others: LookUps[_Named] = LookUps(self._look_at_another, pause_s, now_s)
+        self._others: dict[_Named, bytes] = {}
         self._ask_every_s = max(10 * pause_s, _LEAST_ASK_EVERY_S)
         self._now_s = now_s
         self._asked_at_s = self._heard_at_s = float("-inf")
@@ -112,6 +119,7 @@ class RecordFinder:
     def close(self) -> None:
         """End all look-ups."""
         self._look_ups.close()
+        self._look_ups_of_others.close()
 
     def _object_id(self, round_id: int) -> bytes:
         return record_object_id(self._rules.run_id, round_id)
@@ -126,36 +134,58 @@ class RecordFinder:
     async def _another(self, round_id: int, kept: bytes) -> bytes | None:
         """Other bytes that a validator names for a round: what a fork would look like."""
         digest = hashlib.sha256(kept).digest()
-        for validator, pointer in tuple(self._pointers.items()):
-            if pointer.round_id != round_id or pointer.record_sha256 == digest:
-                continue
-            try:
-                source = await self._book.find(validator)
-                if source is not None:
-                    return await self._fetch(source, round_id, pointer)
-            except (StorageError, RemoteProtocolError) as error:
-                _log.warning("another record of round %d is named: %s", round_id, error)
-        return None
+        named = [
+            (round_id, validator)
+            for validator, pointer in self._pointers.items()
+            if pointer.round_id == round_id and pointer.record_sha256 != digest
+        ]
+        # Who names what nobody gives must not hold up every reader.
+        await self._look_ups_of_others.refresh(named, WAIT_S)
+        found = (self._others[one] for one in named if one in self._others)
+        wanted = {self._pointers[validator].record_sha256 for _, validator in named}
+        return next((raw for raw in found if hashlib.sha256(raw).digest() in wanted), None)
+
+    async def _look_at_another(self, name: _Named) -> None:
+        round_id, validator = name
+        pointer, source = self._pointers[validator], await self._book.find(validator)
+        if source is None or pointer.round_id != round_id:
+            return
+        try:
+            raw = await self._fetch(source, round_id, pointer)
+        except (StorageError, RemoteProtocolError) as error:
+            _log.warning("another record of round %d is named: %s", round_id, error)
+            return
+        of_this_round = {one: found for one, found in self._others.items() if one[0] == round_id}
+        self._others = {**of_this_round, name: raw}
 
     async def _ask_all(self, round_id: int) -> bytes | None:
         """The record if anybody gives a good one."""
-        # One that hangs takes all the time of a read; it must not do so for every record.
-        for source in sorted(await self._book.sources(), key=self._silent.__contains__):
-            if len(self._silent) >= _MAX_SILENT:
-                self._silent.clear()
-            self._silent.add(source)
-            try:
-                raw = await self._fetch(source, round_id, self._pointer_of(round_id))
-                await self.keep(round_id, raw)
-            except ObjectNotFoundError:
-                self._heard_at_s = self._now_s()
-                self._silent.discard(source)
-            except (StorageError, RemoteProtocolError) as error:
-                _log.debug("record of round %d: %s", round_id, error)
-            else:
-                self._silent.discard(source)
-                return raw
-        return None
+        # One that hangs is asked last, and not waited for once others have answered.
+        sources = sorted(await self._book.sources(), key=self._silent.__contains__)
+        try:
+            raw = await first_answer(
+                [partial(self._ask, source, round_id) for source in sources], patience_s=WAIT_S
+            )
+            await self.keep(round_id, raw)
+        except StorageError as error:
+            _log.debug("record of round %d: %s", round_id, error)
+            return None
+        return raw
+
+    async def _ask(self, source: Source, round_id: int) -> bytes:
+        if len(self._silent) >= _MAX_SILENT:
+            self._silent.clear()
+        self._silent.add(source)
+        try:
+            raw = await self._fetch(source, round_id, self._pointer_of(round_id))
+        except ObjectNotFoundError:
+            self._heard_at_s = self._now_s()
+            self._silent.discard(source)
+            raise
+        except RemoteProtocolError as error:
+            raise WrongBytesError(str(error), "") from error
+        self._silent.discard(source)
+        return raw
 
     def _pointer_of(self, round_id: int) -> RecordPointer | None:
         named = (one for one in self._pointers.values() if one.round_id == round_id)

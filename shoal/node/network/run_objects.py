@@ -14,14 +14,15 @@ it can be here (blobs by hash, manifest by run id, announcements and records by 
 is for its reader, who says what is to be served to others (`serve_again`).
 """
 
-import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.downloads import Source
 from shoal.node.network.head_pointer import HeadPointer
+from shoal.node.network.hedging import first_answer
 from shoal.node.network.ledger import Ledger
 from shoal.node.network.notice_board import NoticeBoard
 from shoal.node.network.p2p_store import FindSources, P2PStore
@@ -36,7 +37,6 @@ from shoal.storage.errors import (
     AccessDeniedError,
     ObjectExistsError,
     ObjectNotFoundError,
-    StorageError,
     StorageUnavailableError,
 )
 from shoal.storage.filling import Arrived, require_length
@@ -54,8 +54,6 @@ from shoal.storage.progress import note_moved
 
 BLOB_TIMEOUT_S: Final = 3600.0
 """A stalled peer is given up long before, by its rate."""
-
-_log = logging.getLogger(__name__)
 
 
 class P2PRunStore:
@@ -297,12 +295,15 @@ class P2PRunStore:
         Raises:
             StorageUnavailableError: Nobody says it.
         """
-        for source in await self._book.sources():
-            try:
-                return await self._network.ask_size(clock_id, source, 10.0) / 1000
-            except StorageError as error:
-                _log.debug("asking for the time: %s", error)
-        raise StorageUnavailableError("no validator and no peer can be reached yet", "")
+
+        async def ask(source: Source) -> float:
+            return await self._network.ask_size(clock_id, source, 10.0) / 1000
+
+        try:
+            return await first_answer([partial(ask, one) for one in await self._book.sources()])
+        except ObjectNotFoundError as error:
+            text = "no validator and no peer can be reached yet"
+            raise StorageUnavailableError(text, "") from error
 
     def _wanted(self, key: str) -> RunKey:
         check_key(key)

@@ -30,7 +30,7 @@ from shoal.node.network.streams import (
     StreamStatus,
     Writer,
     pack_answer,
-    pack_chunk_head,
+    pack_chunks,
     parse_request,
     read_exactly,
 )
@@ -43,6 +43,8 @@ MAX_SMALL_PER_PEER: Final = 8
 """Streams of one peer for small objects and sizes, besides those for payloads."""
 MAX_WAITING: Final = 64
 """Streams that may be open without having been given a slot."""
+_BATCH_BYTES: Final = 16 * CHUNK_BYTES
+"""Read from the file and handed to the stream at a time."""
 _REQUEST_LIMITS: Final = Limits(timeout_s=10.0, min_bytes_per_s=0.0)
 _THANKS_LIMITS: Final = Limits(timeout_s=30.0, min_bytes_per_s=0.0, window_s=30.0)
 _DAY_S: Final = 86_400.0
@@ -207,25 +209,24 @@ class ObjectServer:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             while at < end:
-                num_bytes = min(end - at, CHUNK_BYTES)
-                head, data = await asyncio.to_thread(_read_chunk, descriptor, num_bytes, at)
-                writer.write(head)
-                for part in self._parts(data):
+                num_bytes = min(end - at, _BATCH_BYTES)
+                chunks = await asyncio.to_thread(_read_chunks, descriptor, num_bytes, at)
+                for part in self._parts(chunks):
                     if self._rate is not None:
                         await wait_for(self._rate, kind, len(part))
                     writer.write(part)
                     await pace.wait(writer.drain)
-                pace.moved(len(data))
-                self.num_bytes_up += len(data)
-                at += len(data)
+                pace.moved(num_bytes)
+                self.num_bytes_up += num_bytes
+                at += num_bytes
         finally:
             os.close(descriptor)
 
-    def _parts(self, data: bytes) -> Iterator[bytes]:
-        """A chunk at once, or in pieces that shape the link."""
-        size = len(data) if self._rate is None else self._rate.block_bytes
-        for start in range(0, len(data), size):
-            yield data[start : start + size]
+    def _parts(self, chunks: bytes) -> Iterator[bytes]:
+        """All at once, or in pieces that shape the link."""
+        size = len(chunks) if self._rate is None else self._rate.block_bytes
+        for start in range(0, len(chunks), size):
+            yield chunks[start : start + size]
 
     @contextmanager
     def _slot(self, peer: str, *, is_bulk: bool) -> Iterator[bool]:
@@ -250,8 +251,8 @@ def _plain_file(path: Path) -> ServedObject | None:
     return ServedObject(path, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
-def _read_chunk(descriptor: int, num_bytes: int, at: int) -> tuple[bytes, bytes]:
+def _read_chunks(descriptor: int, num_bytes: int, at: int) -> bytes:
     data = os.pread(descriptor, num_bytes, at)
     if len(data) != num_bytes:
         raise PeerUnavailableError("a served file has become shorter", "")
-    return pack_chunk_head(data), data
+    return pack_chunks(data)

@@ -5,7 +5,7 @@ Layout, little-endian:
     request   magic b"SHOALGET" (8) | version u16 = 1 | reserved u16 = 0 | run id (32) |
               object id (32) | offset u64 | length u64; length 0 asks for the size only
     answer    magic b"SHOALHAS" (8) | status u16 | reserved u16 = 0 | total length u64
-    chunk     length u32 | SHA-256 (32) | bytes; 256 KiB, only the last one is shorter
+    chunk     length u32 | SHA-256 (32) | bytes; 16 KiB, only the last one is shorter
     thanks    one byte 0x06 by the receiver, then both sides close
 
 The receiver knows the total length beforehand and takes nothing that the peer says as a size. It
@@ -13,8 +13,10 @@ never reads more than was asked for. Ends are in the framing: a stream that one 
 closed for both on the way.
 
 Guarantees: whoever is too slow, stops, or sends other lengths or hashes costs this one transfer,
-within a window of time. Chunk hashes find damage early; what the whole must hash to is checked by
-whoever knows it. Time spent outside reading is never counted against the peer.
+within a window of time. Every whole chunk that has come is given on, also where the stream breaks
+right behind it: a link that breaks again and again delivers, if a chunk gets through each time.
+Chunk hashes find damage early; what the whole must hash to is checked by whoever knows it. Time
+spent outside reading is never counted against the peer.
 """
 
 import asyncio
@@ -30,7 +32,8 @@ from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
 from shoal.storage.errors import ObjectNotFoundError, ObjectSizeError
 
 PROTOCOL_NAME: Final = "/shoal/objects/1"
-CHUNK_BYTES: Final = 256 * 1024
+CHUNK_BYTES: Final = 16 * 1024
+"""Of a chunk that has not come whole nothing is kept: small, for links that break often."""
 MAX_OBJECT_BYTES: Final = 2**53
 THANKS: Final = b"\x06"
 
@@ -186,9 +189,13 @@ def pack_answer(status: StreamStatus, total_bytes: int = 0) -> bytes:
     return _ANSWER.pack(_ANSWER_MAGIC, status, 0, total_bytes)
 
 
-def pack_chunk_head(data: bytes) -> bytes:
-    """Write what goes before a chunk's bytes."""
-    return _CHUNK.pack(len(data), hashlib.sha256(data).digest())
+def pack_chunks(data: bytes) -> bytes:
+    """Write bytes as chunks; only at the end of a transfer may the last one be short."""
+    view, parts = memoryview(data), list[bytes | memoryview]()
+    for at in range(0, len(data), CHUNK_BYTES):
+        chunk = view[at : at + CHUNK_BYTES]
+        parts += [_CHUNK.pack(len(chunk), hashlib.sha256(chunk).digest()), chunk]
+    return b"".join(parts)
 
 
 async def read_exactly(reader: Reader, num_bytes: int, pace: Pace) -> bytes:
@@ -196,7 +203,7 @@ async def read_exactly(reader: Reader, num_bytes: int, pace: Pace) -> bytes:
 
     Args:
         reader: The stream.
-        num_bytes: How many, at most a chunk.
+        num_bytes: How many; all of them are held in memory.
         pace: Deadline and rate.
 
     Returns:
@@ -207,12 +214,7 @@ async def read_exactly(reader: Reader, num_bytes: int, pace: Pace) -> bytes:
     """
     found = bytearray()
     while len(found) < num_bytes:
-        wanted = min(num_bytes - len(found), _READ_BYTES)
-        part = await pace.wait(partial(reader.read, wanted))
-        if not part:
-            raise PeerUnavailableError("the peer ended the stream too early", "")
-        found += part
-        pace.moved(len(part))
+        found += await _read_some(reader, min(num_bytes - len(found), _READ_BYTES), pace)
     return bytes(found)
 
 
@@ -255,7 +257,8 @@ async def receive(
         pace: Deadline and rate.
 
     Yields:
-        The chunks, each with the right length and hash.
+        Nothing (b"") when the peer has answered that it gives the object; then the bytes of
+        chunks with the right length and hash, as soon as they have come whole.
 
     Raises:
         ObjectNotFoundError: The peer does not serve it.
@@ -269,11 +272,16 @@ async def receive(
         raise ObjectSizeError(
             f"the peer's object {name} has {found_bytes} bytes, expected {total_bytes}", name
         )
-    left = wanted.num_bytes
+    yield b""
+    left, raw = wanted.num_bytes, bytearray()
     while left:
-        data = await _read_chunk(reader, min(left, CHUNK_BYTES), pace)
+        # Never more than was asked for.
+        most_bytes = min(_wire_bytes(left) - len(raw), _READ_BYTES)
+        raw += await _read_some(reader, most_bytes, pace)
+        data = _take_chunks(raw, left)
         left -= len(data)
-        yield data
+        if data:
+            yield data
     writer.write(THANKS)
     await pace.wait(writer.drain)
 
@@ -295,12 +303,35 @@ async def _ask(reader: Reader, writer: Writer, wanted: ObjectRequest, pace: Pace
     return int(total_bytes)
 
 
-async def _read_chunk(reader: Reader, num_bytes: int, pace: Pace) -> bytes:
-    head = await read_exactly(reader, _CHUNK.size, pace)
-    length, digest = _CHUNK.unpack(head)
-    if length != num_bytes:
-        raise WrongBytesError(f"a chunk of {length} bytes, expected {num_bytes}", "")
-    data = await read_exactly(reader, num_bytes, pace)
-    if hashlib.sha256(data).digest() != digest:
-        raise WrongBytesError("a chunk does not have the hash that came with it", "")
-    return data
+async def _read_some(reader: Reader, most_bytes: int, pace: Pace) -> bytes:
+    part = await pace.wait(partial(reader.read, most_bytes))
+    if not part:
+        raise PeerUnavailableError("the peer ended the stream too early", "")
+    pace.moved(len(part))
+    return part
+
+
+def _wire_bytes(num_bytes: int) -> int:
+    """How long so many bytes are together with what goes before each chunk."""
+    return num_bytes + _CHUNK.size * -(-num_bytes // CHUNK_BYTES)
+
+
+def _take_chunks(raw: bytearray, left: int) -> bytes:
+    """Take all whole chunks away from the beginning of what was read."""
+    parts: list[bytes] = []
+    at = 0
+    while left and len(raw) - at >= _CHUNK.size:
+        num_bytes = min(left, CHUNK_BYTES)
+        length, digest = _CHUNK.unpack_from(raw, at)
+        end = at + _CHUNK.size + num_bytes
+        if length != num_bytes:
+            raise WrongBytesError(f"a chunk of {length} bytes, expected {num_bytes}", "")
+        if len(raw) < end:
+            break
+        data = bytes(memoryview(raw)[end - num_bytes : end])
+        if hashlib.sha256(data).digest() != digest:
+            raise WrongBytesError("a chunk does not have the hash that came with it", "")
+        parts.append(data)
+        left, at = left - num_bytes, end
+    del raw[:at]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
