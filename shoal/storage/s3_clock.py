@@ -1,8 +1,9 @@
-"""The time of one call: one deadline for all its attempts, and a least speed for each transfer.
+"""The time of one call: one deadline for all its attempts, and a least speed for its transfers.
 
 Guarantees: `CallClock.check` and `Pace.moved` raise `GiveUpError` as soon as the time is over, the
-call is no longer wanted, or the bytes come too slowly; waits for this node's own cap count in
-neither. Safe to use from several threads.
+call is no longer wanted, or the bytes come too slowly, those of all parts that travel side by side
+taken together: they share one line. Waits for this node's own cap count in neither. Safe to use
+from several threads.
 """
 
 import threading
@@ -10,6 +11,27 @@ from collections.abc import Callable
 
 from shoal.storage.s3_answers import GiveUpError
 from shoal.storage.s3_config import S3Limits
+
+
+class Moved:
+    """How many bytes one call has moved, all its parts together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_bytes = 0
+
+    def add(self, num_bytes: int) -> int:
+        """Add bytes.
+
+        Args:
+            num_bytes: How many; may be 0.
+
+        Returns:
+            How many there are now.
+        """
+        with self._lock:
+            self._num_bytes += num_bytes
+            return self._num_bytes
 
 
 class CallClock:
@@ -21,6 +43,7 @@ class CallClock:
         stopped_by: Another clock; when it is stopped, this one is too.
         ends_at_s: When the time is over; None: the deadline from now on.
         excused_s: How long the call has waited for our own cap, seconds.
+        moved: What the call has moved so far; None: nothing.
     """
 
     def __init__(
@@ -31,9 +54,11 @@ class CallClock:
         stopped_by: "CallClock | None" = None,
         ends_at_s: float | None = None,
         excused_s: Callable[[], float] = lambda: 0.0,
+        moved: "Moved | None" = None,
     ) -> None:
         self.limits = limits
         self.now_s = now_s
+        self.moved = moved or Moved()
         self._stopped_by = stopped_by
         self._stopped = threading.Event()
         self._excused_s = excused_s
@@ -51,6 +76,7 @@ class CallClock:
             stopped_by=self,
             ends_at_s=self._ends_at_s,
             excused_s=self._excused_s,
+            moved=self.moved,
         )
 
     def stop(self) -> None:
@@ -90,7 +116,7 @@ class CallClock:
 
 
 class Pace:
-    """Watches that one transfer is not too slow.
+    """Watches one transfer, that it is not too slow together with the others of its call.
 
     Args:
         clock: The call's time.
@@ -99,7 +125,7 @@ class Pace:
     def __init__(self, clock: CallClock) -> None:
         self._clock = clock
         self._window_started_at_s = clock.now_s()
-        self._window_bytes = 0
+        self._num_bytes_before = clock.moved.add(0)
 
     def excuse(self, waited_s: float) -> None:
         """Leave out time that passed because of our own cap.
@@ -119,15 +145,16 @@ class Pace:
             GiveUpError: Too slow, too late, or no longer wanted.
         """
         self._clock.check()
-        self._window_bytes += num_bytes
+        num_bytes_now = self._clock.moved.add(num_bytes)
         limits = self._clock.limits
         elapsed_s = self._clock.now_s() - self._window_started_at_s
         if elapsed_s < limits.min_rate_window_s:
             return
-        if self._window_bytes < limits.min_bytes_per_s * elapsed_s:
+        window_bytes = num_bytes_now - self._num_bytes_before
+        if window_bytes < limits.min_bytes_per_s * elapsed_s:
             raise GiveUpError(
                 f"at least {limits.min_bytes_per_s:g} bytes per second expected, "
-                f"{self._window_bytes} bytes moved in {elapsed_s:.1f} s"
+                f"{window_bytes} bytes moved in {elapsed_s:.1f} s"
             )
         self._window_started_at_s += elapsed_s
-        self._window_bytes = 0
+        self._num_bytes_before = num_bytes_now

@@ -99,7 +99,7 @@ class S3Limits:
         deadline_s: The most that one call takes, all its attempts and waits together.
         connect_timeout_s: The most that opening a connection takes.
         read_timeout_s: A connection that moves nothing for so long is given up and opened anew.
-        min_bytes_per_s: A transfer slower than this is given up.
+        min_bytes_per_s: A call whose transfers are slower than this together is given up.
         min_rate_window_s: Over how long the rate is measured.
         num_attempts: Attempts in a row that brought nothing before a call gives up; those that the
             server asked to wait for do not count, the deadline bounds them.

@@ -97,6 +97,17 @@ class _Response(http.client.HTTPResponse):
             if self.fp is reader and not getattr(self, "chunked", False):
                 self.fp = file
 
+    def _read_status(self) -> tuple[str, int, str]:
+        # http.client knows one interim answer, 100; there are others, and more may come.
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if found[1] == http.HTTPStatus.SWITCHING_PROTOCOLS:
+                raise http.client.HTTPException("no other protocol was asked for")
+            if not 100 < found[1] < 200:
+                return found
+            while self.fp.readline(MAX_HEAD_BYTES).strip():
+                pass
+
     def _check_length(self) -> None:
         lengths = set(self.headers.get_all("Content-Length", ()))
         is_double = len(lengths) + ("Transfer-Encoding" in self.headers) > 1

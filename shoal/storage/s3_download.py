@@ -209,7 +209,7 @@ class Download:
         try:
             await self._link.run(self._ask_and_read_now, clock, piece, parameters)
         except RefusalError as error:
-            if error.refusal.status in {412, 416} and parameters:
+            if error.refusal.status in {304, 412, 416} and parameters:
                 raise ReplacedError from error
             raise
 

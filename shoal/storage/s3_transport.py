@@ -35,6 +35,8 @@ from shoal.storage.s3_connection import PlainPool, TlsPool, watched_by
 from shoal.storage.s3_reach import Reach
 
 BLOCK_BYTES: Final = 256 << 10
+# A block goes out within one time limit of the socket, on the slowest of lines too.
+_SENT_BYTES: Final = 64 << 10
 
 
 class Body(Protocol):
@@ -209,7 +211,7 @@ class Transport:
 
 def _sending(body: Body, clock: CallClock) -> Iterator[bytes]:
     pace = Pace(clock)
-    most_bytes = block_bytes("up", BLOCK_BYTES)
+    most_bytes = block_bytes("up", _SENT_BYTES)
     while block := body.read(most_bytes):
         pace.excuse(spend_in_thread("up", len(block), clock.check))
         # Sockets take memory as it is; only the annotation of urllib3 asks for bytes.

@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from shoal.storage.errors import StorageUnavailableError
+from shoal.storage.errors import ObjectSizeError, StorageUnavailableError
 from shoal.storage.object_store import ListPage
 from shoal.storage.s3 import S3Config, S3Credentials, S3Limits, S3Store
 from shoal.storage.s3_answers import date_in, refusal_of
@@ -259,3 +259,52 @@ def test_a_secret_or_a_token_is_in_no_line_of_a_log(caplog):
     assert "canary" not in repr((KEY, request))
     assert "canary" not in caplog.text
     assert "Signature=" not in caplog.text
+
+
+@pytest.mark.parametrize("interim", ["100 Continue", "102 Processing", "103 Early Hints", "199 X"])
+def test_interim_answers_of_any_number_are_passed_over(interim):
+    async def behaviour(exchange: Exchange) -> None:
+        for _ in range(3):
+            await exchange.raw(f"HTTP/1.1 {interim}\r\nLink: </a>\r\n\r\n".encode())
+        await exchange.answer(200, {}, b"xyz" if exchange.seen.method == "GET" else b"")
+
+    async def both(store: S3Store) -> bytes:
+        await store.put("a", b"x")
+        return await store.get("a", max_bytes=3)
+
+    data, server = run(behaviour, both)
+    assert data == b"xyz"
+    assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("status", [101, 103, 150])
+def test_an_interim_answer_alone_is_no_success(status):
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.raw(f"HTTP/1.1 {status} Whatever\r\n\r\n".encode())
+        exchange.close()
+
+    run(behaviour, failing(lambda store: store.put("a", b"x"), "connection broke"))
+
+
+def test_interim_answers_without_end_are_given_up():
+    async def behaviour(exchange: Exchange) -> None:
+        while True:
+            await exchange.raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+
+    run(behaviour, failing(lambda store: store.put("a", b"x"), "connection broke"))
+
+
+def test_an_answer_about_a_condition_while_reading_on_means_that_the_object_was_replaced():
+    async def behaviour(exchange: Exchange) -> None:
+        if exchange.seen.range is not None:
+            await exchange.answer(304)
+            return
+        await exchange.answer(200, {"Content-Length": 6, "ETag": '"e"'}, b"abc")
+        exchange.close()
+
+    async def read(store: S3Store) -> str:
+        with pytest.raises(ObjectSizeError, match="replaced 3 times") as caught:
+            await store.get("a", max_bytes=6)
+        return str(caught.value)
+
+    run(behaviour, read)
