@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
@@ -34,9 +34,9 @@ def raw(head: str, body: bytes = b"") -> Behaviour:
     return behaviour
 
 
-def says(status: int, headers: dict[str, object] | None = None, body: bytes = b"x") -> Behaviour:
+def says(status: int, headers: Mapping[str, object] | None = None, body: bytes = b"x") -> Behaviour:
     async def behaviour(exchange: Exchange) -> None:
-        await exchange.answer(status, headers, body)
+        await exchange.answer(status, dict(headers or {}), body)
 
     return behaviour
 
