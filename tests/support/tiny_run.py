@@ -59,6 +59,7 @@ round_seconds = {round_seconds}
 min_peers = {min_peers}
 target_peers = {target_peers}
 checkpoint_every = 1
+overlap = "{overlap}"
 
 [swarm]
 num_peers = 2
@@ -83,6 +84,7 @@ def write_plan(
     round_seconds: float = 20.0,
     min_peers: int = 1,
     target_peers: int = 2,
+    overlap: str = "none",
     roster: tuple[bytes, ...] = (),
 ) -> Path:
     """Writes plan.toml and its text into `folder`; gives the plan's path."""
@@ -94,6 +96,7 @@ def write_plan(
         round_seconds=round_seconds,
         min_peers=min_peers,
         target_peers=target_peers,
+        overlap=overlap,
     )
     if roster:
         keys = ", ".join(f'"{key.hex()}"' for key in roster)
@@ -172,6 +175,7 @@ def make_tiny_run(
     round_seconds: float = 20.0,
     min_peers: int = 1,
     target_peers: int = 2,
+    overlap: str = "none",
 ) -> TinyRun:
     """Starts a run whose roster is `num_peers` peers with known keys; no node runs yet."""
     names = ["validator", *(f"peer-{i}" for i in range(num_peers))]
@@ -183,6 +187,7 @@ def make_tiny_run(
         round_seconds=round_seconds,
         min_peers=min_peers,
         target_peers=target_peers,
+        overlap=overlap,
         roster=tuple(identities[name].peer.key for name in names[1:]),
     )
     validator = identities["validator"].peer.text
