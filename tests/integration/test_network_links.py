@@ -25,10 +25,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LARGEST_READ_BYTES = 64 * 1024
 """What the fetching side hands on before it waits for its own cap."""
-NOBODY = "QmSW7TgokpiETjXFxzh9GbEJQeTDfJ5fWr24p7o2fGjdZK"
+NOBODIES = [
+    f"QmSW7TgokpiETjXFxzh9GbEJQeTDfJ5fWr24p7o2fGjd{end}" for end in ("ZK", "ZL", "ZM", "ZN")
+]
 RUN_ID = bytes(range(32))
-DIAL_TIMEOUT_S = 15.0
-"""Of `network.libp2p`, which is not imported here."""
+LOCAL_DIAL_S = 5.0
+"""What libp2p gives one dial to an address of this machine; others have three times as long."""
 DRAW = random.Random(40_960)  # noqa: S311 - data of tests
 KIB = 1024
 
@@ -71,14 +73,18 @@ async def pair(folder: Path, *, up: int = 0, down: int = 0) -> AsyncIterator[Pai
             yield Pair(server, fetcher, (f"{place}/p2p/{peer_id}",), proxy)
 
 
-def test_a_link_that_is_reset_every_64_kib_delivers_by_resuming(tmp_path: Path) -> None:
+# As few as a handshake, one chunk and what is lost behind it take.
+@pytest.mark.parametrize("reset_bytes", [64 * KIB, 32 * KIB])
+def test_a_link_that_is_reset_again_and_again_delivers_by_resuming(
+    tmp_path: Path, reset_bytes: int
+) -> None:
     data = DRAW.randbytes(400 * KIB)
     object_id = hashlib.sha256(data).digest()
 
     async def run() -> None:
         async with pair(tmp_path) as both:
             await both.server.serve(object_id, data)
-            both.proxy.link.drop_after_bytes = 64 * KIB
+            both.proxy.link.drop_after_bytes = reset_bytes
             arrived: list[int] = []
             room = memoryview(bytearray(len(data)))
             await both.fetcher.fetch_into(
@@ -86,7 +92,7 @@ def test_a_link_that_is_reset_every_64_kib_delivers_by_resuming(tmp_path: Path) 
             )
             assert room == data
             # No connection has carried more: so many at least were broken before the last one.
-            assert both.proxy.num_dropped >= len(data) // (64 * KIB)
+            assert both.proxy.num_dropped >= len(data) // reset_bytes
             # What had come stayed, and was not sent again.
             assert arrived == sorted(arrived)
             assert (await both.fetcher.status()).num_bytes_down == len(data)
@@ -114,37 +120,37 @@ def check_that_it_swallows(port: int) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=1.0)
 
 
-def test_an_author_whose_address_swallows_packets_is_not_waited_for(tmp_path: Path) -> None:
+def test_addresses_that_swallow_packets_are_not_waited_for(tmp_path: Path) -> None:
     data = DRAW.randbytes(300 * KIB)
     object_id = hashlib.sha256(data).digest()
+    key = f"{RUN_ID.hex()}/copies/{object_id.hex()}"
 
     async def run(port: int) -> None:
         async with pair(tmp_path) as both:
             await both.server.serve(object_id, data)
-            dead: Source = (f"/ip4/127.0.0.1/tcp/{port}/p2p/{NOBODY}",)
+            place = f"/ip4/127.0.0.1/tcp/{port}"
+            dead: list[Source] = [(f"{place}/p2p/{one}",) for one in NOBODIES]
 
             async def author(_: bytes) -> list[Source]:
-                return [dead]
+                return dead
 
             async def others(_: bytes) -> list[Source]:
                 return [both.source]
 
             store = P2PStore(both.fetcher, author, named_by_hash=False, find_more=others)
             begin_s = time.monotonic()
-            key = f"{RUN_ID.hex()}/copies/{object_id.hex()}"
             assert await store.get(key, max_bytes=len(data)) == data
-            assert time.monotonic() - begin_s < DIAL_TIMEOUT_S / 2
+            assert time.monotonic() - begin_s < LOCAL_DIAL_S
 
-            # Among several addresses of one peer, and several sources of one object.
-            num_connections = both.proxy.num_connections
+            # Among several sources of one object, and among several addresses of one peer.
             both.proxy.drop_all()
+            num_connections = both.proxy.num_connections
+            peer_id = both.source[0].rpartition("/")[2]
+            sources = [*dead, (f"{place}/p2p/{peer_id}", *both.source)]
             begin_s = time.monotonic()
-            same_peer = (dead[0].replace(NOBODY, both.source[0].rpartition("/")[2]), *both.source)
-            got = await both.fetcher.fetch(
-                object_id, [dead, same_peer], num_bytes=len(data), timeout_s=60
-            )
+            got = await both.fetcher.fetch(object_id, sources, num_bytes=len(data), timeout_s=60)
             assert got == data
-            assert time.monotonic() - begin_s < DIAL_TIMEOUT_S / 2
+            assert time.monotonic() - begin_s < len(dead) * LOCAL_DIAL_S / 2
             assert both.proxy.num_connections > num_connections
 
     with swallowing_port() as port:

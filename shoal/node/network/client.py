@@ -28,10 +28,11 @@ from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostE
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
 from shoal.node.network.downloads import Download, RoomSink, Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError
-from shoal.node.network.fetching import AskSource, Fetching, MoreSources
+from shoal.node.network.fetching import Fetching, MoreSources
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
 from shoal.node.network.messages import DhtPut, Start, Status
 from shoal.node.network.object_ids import read_peer_keys
+from shoal.node.network.pieces import Pieces
 from shoal.node.network.publishing import Publisher
 from shoal.node.network.reaching import SeedSource
 from shoal.node.network.signed_records import PeerRecord
@@ -427,22 +428,12 @@ class NetworkClient:
         """
         sink = RoomSink(room, arrived)
         download = Download(object_id, room.nbytes, named_by_hash=named_by_hash, sink=sink)
-        ask = self._asking(download)
-        await Fetching(download, sources, ask, more).run(timeout_s)
+        pieces = Pieces(download, self._ask_part)
+        await Fetching(download, sources, pieces.ask, more).run(timeout_s)
 
-    def _asking(self, download: Download) -> AskSource:
-        async def ask(source: Source, offset: int, left_s: float, take: ChunkSink) -> None:
-            request = messages.Fetch(
-                addresses=source,
-                object_id=download.object_id,
-                num_bytes=download.total_bytes,
-                offset=offset,
-                timeout_ms=int(left_s * 1000) + 1,
-            )
-            connection = await self._supervisor.connection(left_s)
-            await connection.ask(request, left_s + _MARGIN_S, take)
-
-        return ask
+    async def _ask_part(self, request: messages.Fetch, left_s: float, take: ChunkSink) -> None:
+        connection = await self._supervisor.connection(left_s)
+        await connection.ask(request, left_s + _MARGIN_S, take)
 
     def _publish_again(self) -> None:
         """After a sleep our records have expired: now, and when the peers are back."""

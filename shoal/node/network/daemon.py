@@ -232,13 +232,13 @@ class Daemon:
             run_id=self._options.run_id,
             object_id=request.object_id,
             offset=request.offset,
-            num_bytes=request.num_bytes - request.offset,
+            num_bytes=request.num_bytes,
         )
-        if wanted.num_bytes < 1:
-            raise ValueError(f"offset {request.offset} of {request.num_bytes} bytes")
+        if not 0 < wanted.num_bytes <= request.total_bytes - wanted.offset:
+            raise ValueError(f"{wanted.num_bytes} bytes from {wanted.offset} on, of {request}")
         pace = self._pace(request.timeout_ms)
         peer = await self._dial(request.addresses)
-        is_small = request.num_bytes <= CONTROL_OBJECT_BYTES
+        is_small = request.total_bytes <= CONTROL_OBJECT_BYTES
         if not is_small and self._downloads.locked():
             # It waits for our own cap, which is no reason to ask another peer.
             await self._give(request_id, b"")
@@ -246,7 +246,7 @@ class Daemon:
             contextlib.nullcontext() if is_small else self._downloads,
             self._stream(peer) as (reader, writer),
         ):
-            async for data in receive(reader, writer, wanted, request.num_bytes, pace):
+            async for data in receive(reader, writer, wanted, request.total_bytes, pace):
                 self._num_bytes_down += len(data)
                 await self._give(request_id, data)
                 if self._down is not None:

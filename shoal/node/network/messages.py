@@ -131,13 +131,15 @@ class AllowUploads:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetch:
-    """Get an object from one peer: chunks, then `Done`."""
+    """Get a part of an object from one peer: chunks, then `Done`."""
 
     addresses: tuple[str, ...]
     object_id: bytes
-    num_bytes: int
+    total_bytes: int
     """Of the whole object."""
     offset: int
+    num_bytes: int
+    """Wanted from the offset on."""
     timeout_ms: int
 
 

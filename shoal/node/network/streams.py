@@ -247,12 +247,12 @@ async def ask_size(
 async def receive(
     reader: Reader, writer: Writer, wanted: ObjectRequest, total_bytes: int, pace: Pace
 ) -> AsyncIterator[bytes]:
-    """Fetch the end of an object.
+    """Fetch a part of an object.
 
     Args:
         reader: The stream's one half.
         writer: The other.
-        wanted: The request; offset plus length is the total.
+        wanted: The request; a part of the object.
         total_bytes: Length of the whole object, as the caller knows it.
         pace: Deadline and rate.
 
