@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_kills import assert_all_equal, nodes_of
-from tests.support.processes import Forge, Node, all_ended, is_round
+from tests.support.processes import Forge, Node, all_ended, is_event, is_round
 from tests.support.tiny_run import make_tiny_run, replay
 
-pytestmark = pytest.mark.slow
+# On a machine with other work.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def last_line(node: Node) -> str:
@@ -31,10 +32,11 @@ def test_a_clock_that_is_an_hour_wrong_stops_the_node_before_it_writes_anything_
     node = Node(forge, folder, run.manifest_file, "join").start()
     with all_ended(node):
         assert node.wait() == 3
-    pattern = (
-        f"shoal: E_CLOCK this machine's clock is (3599|3600) s {direction} the store's; set it"
-    )
-    assert re.match(pattern, last_line(node)), last_line(node)
+    pattern = rf"shoal: E_CLOCK this machine's clock is (\d+) s {direction} the store's; set it"
+    found = re.match(pattern, last_line(node))
+    assert found, last_line(node)
+    # What the store took to answer speaks for the clock.
+    assert 3500 <= int(found[1]) <= 3600
     assert len(node.output().splitlines()) == 1
     new = set(files_below(run.store)) - set(before)
     assert {Path(path).name for path in new} == {"hello+"}
@@ -76,7 +78,11 @@ def test_two_copies_of_a_key_file_end_one_of_them_and_harm_nobody(
         for node in nodes:
             node.start()
         nodes[2].wait_for(is_round(2))
+        # However long it takes to start, the run is not over then.
+        nodes[0].send(signal.SIGSTOP)
         twin.start()
+        twin.wait_for(is_event("round-opened"))
+        nodes[0].send(signal.SIGCONT)
         codes = {node.name: node.wait() for node in everybody}
     doubled = [nodes[2], twin]
     halted = [node for node in doubled if codes[node.name] == 3]
@@ -105,7 +111,7 @@ def test_sigterm_and_ctrl_c_let_a_node_leave_and_it_comes_back_to_where_it_was(
             node.wait_for(is_round(2 * (number // 2) + 2))
             node.send(sent)
             num_sent += 1
-            assert node.wait(20) == 0
+            assert node.wait() == 0
             assert last_line(node).startswith("stopped after round ")
             node.start()
         assert_all_equal(run, nodes)

@@ -2,17 +2,20 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_kills import assert_all_equal, nodes_of
-from tests.support.processes import Forge, Node, all_ended, is_round, wait_until
-from tests.support.tiny_run import make_tiny_run
+from tests.integration.test_kills import assert_all_equal, first_without_record, nodes_of
+from tests.support.processes import Forge, Node, all_ended, is_round, state_of, wait_until
+from tests.support.tiny_run import TinyRun, make_tiny_run
 
-pytestmark = pytest.mark.slow
+# On a machine with other work.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -51,14 +54,40 @@ def last_line(node: Node) -> str:
     return node.output().strip().splitlines()[-1]
 
 
+def stop_before_they_publish(run: TinyRun, validator: Node, peers: list[Node]) -> None:
+    """Stops the peers while the open round waits for all of them, so that they must write next."""
+    while True:
+        for peer in peers:
+            peer.send(signal.SIGSTOP)
+            wait_until(partial(is_stopped, peer), f"{peer.name} is stopped")
+        open_round = first_without_record(run)
+        keys = [run.keys.published(open_round, run.identities[one.name].peer) for one in peers]
+        if not any(run.object_file(key).exists() for key in keys):
+            return
+        for peer in peers:
+            peer.send(signal.SIGCONT)
+        validator.wait_for(is_round(open_round))
+
+
+def is_stopped(node: Node) -> bool:
+    return state_of(node.pid) == "T"
+
+
 def run_with_a_full_disk(
-    nodes: list[Node], disk: Path, failing: Callable[[Node], bool], words: str
+    nodes: list[Node],
+    disk: Path,
+    failing: Callable[[Node], bool],
+    words: str,
+    before: Callable[[], None] = lambda: None,
 ) -> int:
     """Starts all, fills the disk, frees it again, restarts; gives the number of failures."""
     for node in nodes:
         node.start()
     nodes[0].wait_for(is_round(3))
+    before()
     ballast = fill(disk)
+    for node in filter(is_stopped, nodes):
+        node.send(signal.SIGCONT)
     victims = [node for node in nodes if failing(node)]
     for node in victims:
         assert node.wait() == 4, node.output()
@@ -96,7 +125,12 @@ def test_a_full_store_ends_those_who_write_and_the_run_goes_on_when_there_is_roo
     nodes = nodes_of(forge, run, "validator", "peer-0", "peer-1")
     with all_ended(*nodes):
         num_failed = run_with_a_full_disk(
-            nodes, small_disk, lambda node: node is not nodes[0], "in the store"
+            nodes,
+            small_disk,
+            lambda node: node is not nodes[0],
+            "in the store",
+            # Who has published would wait for a record that cannot be written.
+            lambda: stop_before_they_publish(run, nodes[0], nodes[1:]),
         )
         if nodes[0].exit_code() is not None:
             assert nodes[0].wait() == 4
@@ -108,7 +142,7 @@ def test_a_full_store_ends_those_who_write_and_the_run_goes_on_when_there_is_roo
 def test_a_store_that_is_away_for_a_while_is_said_and_waited_for(
     forge: Forge, tmp_path: Path
 ) -> None:
-    run = make_tiny_run(tmp_path, num_peers=2, num_rounds=12, min_peers=2)
+    run = make_tiny_run(tmp_path, num_peers=2, num_rounds=40, min_peers=2)
     nodes = nodes_of(forge, run, "validator", "peer-0", "peer-1")
     away = tmp_path / "store-away"
     num_away = 0
@@ -128,7 +162,7 @@ def test_a_store_that_is_away_for_a_while_is_said_and_waited_for(
                 ]
                 return all("No such file or directory" in text for text in said)
 
-            wait_until(all_complain, "every node says that the store is away", 30)
+            wait_until(all_complain, "every node says that the store is away")
             away.rename(run.store)
         assert_all_equal(run, nodes)
     assert num_away == 2

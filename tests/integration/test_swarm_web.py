@@ -42,7 +42,7 @@ def _has_metrics(url: str) -> bool:
 
 @pytest.mark.timeout(900)
 def test_every_nodes_page_answers_while_a_live_table_is_shown(tmp_path: Path) -> None:
-    plan = write_plan(tmp_path, num_rounds=400, inner_steps=30)
+    plan = write_plan(tmp_path, num_rounds=4000, inner_steps=30)
     terminal, theirs = pty.openpty()
     os.set_blocking(terminal, False)
     shown = bytearray()
@@ -77,7 +77,7 @@ def test_every_nodes_page_answers_while_a_live_table_is_shown(tmp_path: Path) ->
         # The table is redrawn in place: the terminal's cursor goes up.
         wait_until(lambda: "\x1b[1A" in read(), "a live table", START_S)
         swarm.send_signal(signal.SIGINT)
-        end_s = time.monotonic() + 60
+        end_s = time.monotonic() + 150
         while swarm.poll() is None and time.monotonic() < end_s:
             read()
             time.sleep(0.05)

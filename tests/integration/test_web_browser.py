@@ -5,6 +5,7 @@ Screenshots go to the folder in SHOAL_SCREENSHOTS, or to the test's own temporar
 
 import asyncio
 import os
+import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from shoal.node.web.board import Board
 from shoal.node.web.history import NodeHistory, RunFacts
 from shoal.node.web.server import NODE_NAME, WebServer
 from tests.support.browser import PROGRAMS, find_browser, open_tab
-from tests.support.processes import Node
+from tests.support.ports import free_port
+from tests.support.processes import Node, all_ended, wait_until
 from tests.support.tiny_run import make_tiny_run
 from tests.support.web_events import HOSTILE_PEER, log_events, report
 
@@ -48,7 +50,8 @@ async def shown(*logs):
             history.take(event)
     # The clock stands shortly after the last event, as if the log were being written.
     now_s = max((h.now.heard_at_s or 0.0 for h in histories), default=0.0) + 1.2
-    server = WebServer(Board(histories, lambda: now_s), ListenAddress("127.0.0.1", 0))
+    # A port that nobody else gets while the server is away.
+    server = WebServer(Board(histories, lambda: now_s), ListenAddress("127.0.0.1", free_port()))
     program = find_browser()
     assert program is not None
     async with AsyncExitStack() as stack:
@@ -222,19 +225,20 @@ def test_several_nodes_on_one_page(pictures):
 
 def test_a_node_that_trains_shows_its_page(tmp_path, forge):
     """A real validator and a real peer: the validator's page while the run goes on."""
-    run = make_tiny_run(tmp_path, num_peers=1, num_rounds=3, target_peers=1)
+    run = make_tiny_run(tmp_path, num_peers=1, num_rounds=10_000, target_peers=1)
     validator = Node(forge, run.add_node("validator"), run.manifest_file, "validate")
     peer = Node(forge, run.add_node("peer-0"), run.manifest_file, "join")
     for node in (validator, peer):
         with (node.folder / "node.toml").open("a") as file:
             file.write('\n[web]\nlisten = "127.0.0.1:0"\n')
-    validator.start()
-    validator.wait_for(lambda event: event["event"] == "round-opened")
-    url = next(line.split()[-1] for line in validator.output().splitlines() if "page: " in line)
     program = find_browser()
     assert program is not None
 
-    async def body():
+    def pages():
+        lines = validator.output().splitlines(keepends=True)
+        return [line.split()[-1] for line in lines if "page: " in line and line.endswith("\n")]
+
+    async def body(url):
         async with open_tab(program) as tab, aiohttp.ClientSession(url) as client:
             await tab.open(url)
             await tab.until(LIVE)
@@ -245,6 +249,12 @@ def test_a_node_that_trains_shows_its_page(tmp_path, forge):
                 assert "shoal_rounds_total" in await answer.text()
             assert tab.console == []
 
-    asyncio.run(body())
-    assert (peer.wait(), validator.wait()) == (0, 0)
-    assert [e["round_id"] for e in validator.events("round")] == [1, 2, 3]
+    with all_ended(validator, peer):
+        validator.start()
+        wait_until(lambda: bool(pages()), "the validator says where its page is")
+        asyncio.run(body(pages()[0]))
+        for node in (peer, validator):
+            node.send(signal.SIGTERM)
+            assert node.wait() == 0, node.output()
+    rounds = [e["round_id"] for e in validator.events("round")]
+    assert rounds == list(range(1, len(rounds) + 1))
