@@ -22,7 +22,8 @@ from shoal.storage.object_store import (
 )
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_config import S3Config
-from shoal.storage.s3_download import Download, Filling
+from shoal.storage.s3_download import Download
+from shoal.storage.s3_filling import Filling
 from shoal.storage.s3_link import Link, Reply
 from shoal.storage.s3_upload import Upload
 

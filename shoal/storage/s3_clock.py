@@ -106,6 +106,14 @@ class CallClock:
             raise GiveUpError(f"not done within {self.limits.deadline_s:g} s")
         return remaining_s
 
+    def counted_s(self) -> float:
+        """Give the time by a clock that stands still while the call waits for our own cap.
+
+        Returns:
+            Seconds; only differences mean something.
+        """
+        return self.now_s() - self._excused_s()
+
     def check(self) -> None:
         """Go on only if there is time left.
 

@@ -11,11 +11,10 @@ bytes compares a digest.
 
 from collections.abc import Mapping
 from functools import partial
-from threading import Lock
 from typing import Any, Final
 
 from shoal.storage.errors import ObjectSizeError
-from shoal.storage.filling import Arrived, require_length
+from shoal.storage.filling import require_length
 from shoal.storage.object_store import range_num_bytes
 from shoal.storage.progress import note_moved, note_retry
 from shoal.storage.s3_answers import (
@@ -26,54 +25,11 @@ from shoal.storage.s3_answers import (
     number_in,
 )
 from shoal.storage.s3_clock import CallClock
+from shoal.storage.s3_filling import Filling, Piece
 from shoal.storage.s3_link import Link, Reply
 from shoal.storage.s3_parts import in_parallel, part_size
 
 _NUM_STARTS: Final = 3
-
-
-class _Piece:
-    """A range of the object on its way into memory."""
-
-    def __init__(self, start: int, sink: memoryview) -> None:
-        self.start = start
-        self.sink = sink
-        self.num_done = 0
-
-    @property
-    def num_missing(self) -> int:
-        return self.sink.nbytes - self.num_done
-
-
-class Filling:
-    """Room of the caller's, and what to tell of it.
-
-    Args:
-        room: Exactly as long as the object has to be.
-        arrived: Told how many bytes from the first on are there.
-    """
-
-    def __init__(self, room: memoryview, arrived: Arrived) -> None:
-        self.room = room
-        self._arrived = arrived
-        self._lock = Lock()
-        self._pieces: list[_Piece] = []
-
-    def begin(self, pieces: list[_Piece]) -> None:
-        """Say which pieces the room consists of, in order; what was there before is void."""
-        with self._lock:
-            self._pieces = pieces
-            self._arrived(0)
-
-    def tell(self) -> None:
-        """Say how far it is; in order, also where pieces arrive side by side."""
-        with self._lock:
-            num_arrived = 0
-            for piece in self._pieces:
-                num_arrived += piece.num_done
-                if piece.num_missing:
-                    break
-            self._arrived(num_arrived)
 
 
 class Download:
@@ -159,7 +115,7 @@ class Download:
 
     async def _small(self) -> memoryview:
         """Read in one request, without asking for the length first."""
-        piece: list[_Piece] = []
+        piece: list[Piece] = []
 
         async def attempt() -> None:
             if piece:
@@ -184,19 +140,16 @@ class Download:
         size = part_size(sink.nbytes, self._link.limits)
         clock = self._clock.child()
         pieces = [
-            _Piece(self._start + at, sink[at : at + size]) for at in range(0, sink.nbytes, size)
+            Piece(self._start + at, sink[at : at + size]) for at in range(0, sink.nbytes, size)
         ]
         if self._filling is not None:
             self._filling.begin(pieces)
-        jobs = [partial(self._fetch, clock, piece) for piece in pieces]
+        again = partial(self._link.again, clock, self._key)
+        jobs = [partial(again, partial(self._continue, clock, piece)) for piece in pieces]
         await in_parallel(clock, jobs, self._link.limits.num_parallel)
         return sink
 
-    async def _fetch(self, clock: CallClock, piece: _Piece) -> bool:
-        await self._link.again(clock, self._key, partial(self._continue, clock, piece))
-        return True
-
-    async def _continue(self, clock: CallClock, piece: _Piece) -> None:
+    async def _continue(self, clock: CallClock, piece: Piece) -> None:
         first = piece.start + piece.num_done
         parameters: dict[str, Any] = {"Range": f"bytes={first}-{first + piece.num_missing - 1}"}
         if self._etag:
@@ -204,7 +157,7 @@ class Download:
         await self._ask_and_read(clock, [piece], parameters)
 
     async def _ask_and_read(
-        self, clock: CallClock, piece: list[_Piece], parameters: Mapping[str, Any]
+        self, clock: CallClock, piece: list[Piece], parameters: Mapping[str, Any]
     ) -> None:
         try:
             await self._link.run(self._ask_and_read_now, clock, piece, parameters)
@@ -214,46 +167,48 @@ class Download:
             raise
 
     def _ask_and_read_now(
-        self, clock: CallClock, piece: list[_Piece], parameters: Mapping[str, Any]
+        self, clock: CallClock, piece: list[Piece], parameters: Mapping[str, Any]
     ) -> None:
+        began_at_s = clock.counted_s()
         reply = self._link.caller.call(clock, "get_object", {"Key": self._name, **parameters})
         try:
             if piece:
                 self._check_range(reply, piece[0])
             else:
                 piece.append(self._whole_piece(reply))
-            self._read(reply, piece[0])
+            self._read(reply, piece[0], began_at_s)
         finally:
             reply.answer.close()
 
-    def _read(self, reply: Reply, piece: _Piece) -> None:
+    def _read(self, reply: Reply, piece: Piece, began_at_s: float) -> None:
         num_before = piece.num_done
         try:
             for block in reply.answer.blocks(piece.num_missing):
-                piece.sink[piece.num_done : piece.num_done + len(block)] = block
-                piece.num_done += len(block)
+                piece.add(block)
                 note_moved(len(block))
                 if self._filling is not None:
                     self._filling.tell()
         except AttemptError as error:
-            raise self._broken(piece, num_before) from error
+            raise self._broken(piece, num_before, began_at_s) from error
         if piece.num_missing:
-            raise self._broken(piece, num_before)
+            raise self._broken(piece, num_before, began_at_s)
         reply.answer.finish()
 
-    def _broken(self, piece: _Piece, num_before: int) -> AttemptError:
+    def _broken(self, piece: Piece, num_before: int, began_at_s: float) -> AttemptError:
+        # A server that breaks off after a few bytes, again and again, trickles too.
+        least = self._link.limits.min_bytes_per_s * (self._clock.counted_s() - began_at_s)
         return AttemptError(
             f"the connection ended {piece.num_missing} bytes early",
-            has_progressed=piece.num_done > num_before,
+            has_progressed=piece.num_done - num_before >= max(least, 1),
         )
 
-    def _whole_piece(self, reply: Reply) -> _Piece:
+    def _whole_piece(self, reply: Reply) -> Piece:
         answer = reply.answer
         num_bytes = number_in(answer.headers.get("Content-Length"))
         if answer.status != 200 or "Transfer-Encoding" in answer.headers:
             num_bytes = None
         self._learn(reply, num_bytes)
-        piece = _Piece(0, self._sink())
+        piece = Piece(0, self._sink())
         if self._filling is not None:
             self._filling.begin([piece])
         return piece
@@ -283,7 +238,7 @@ class Download:
             length=self._length,
         )
 
-    def _check_range(self, reply: Reply, piece: _Piece) -> None:
+    def _check_range(self, reply: Reply, piece: Piece) -> None:
         headers = reply.answer.headers
         found = content_range(headers.get("Content-Range"))
         first = piece.start + piece.num_done

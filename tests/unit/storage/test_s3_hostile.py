@@ -136,6 +136,13 @@ def test_a_connection_that_is_cut_every_64_kib_is_taken_up_where_it_broke():
     assert progress.num_retries == 15
 
 
+@pytest.mark.parametrize("max_bytes", [5 << 20, 100 << 20])
+def test_a_server_that_breaks_off_after_a_few_bytes_each_time_is_given_up(max_bytes):
+    _, server = run(cutting(DATA, 10), failing(StorageUnavailableError, max_bytes=max_bytes))
+    num_reads = [seen.method for seen in server.seen].count("GET")
+    assert num_reads == FAST.num_attempts
+
+
 def test_parallel_ranges_are_taken_up_too():
     data = noise(8, (11 << 20) + 1)
     found, server = run(cutting(data, 2 << 20), get(max_bytes=len(data)))
