@@ -16,7 +16,7 @@ from shoal.node.manifest_file import load_manifest
 from shoal.node.seed_options import with_seeds
 
 
-async def run_in_foreground(
+def run_in_foreground(
     manifest_file: Path,
     config_file: Path,
     seeds: tuple[str, ...],
@@ -41,15 +41,19 @@ async def run_in_foreground(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if leave_with_parent:
         stopping.leave_with_parent()
-    # After the files were read: it takes seconds to load, and a wrong file is said at once.
+    # After the files were read: it takes seconds to load, and a wrong file is said at once. Before
+    # the event loop: there Ctrl+C would wait for its end.
     from shoal.node.start_node import run_node  # noqa: PLC0415
 
-    stop = asyncio.Event()
-    stopping.install(stop)
-    result = await run_node(manifest, config, validates=validates, stop=stop)
-    verb = "finished" if result.outcome.finished else "stopped after"
-    Console().print(
-        f"{verb} round {result.outcome.round_id}, state {result.state_hash.hex()[:16]}, "
-        f"parameters {result.parameters_root.hex()[:16]}",
-        soft_wrap=True,
-    )
+    async def run() -> None:
+        stop = asyncio.Event()
+        stopping.install(stop)
+        result = await run_node(manifest, config, validates=validates, stop=stop)
+        verb = "finished" if result.outcome.finished else "stopped after"
+        Console().print(
+            f"{verb} round {result.outcome.round_id}, state {result.state_hash.hex()[:16]}, "
+            f"parameters {result.parameters_root.hex()[:16]}",
+            soft_wrap=True,
+        )
+
+    asyncio.run(run())

@@ -6,26 +6,34 @@ do).
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import threading
+from types import FrameType
 
 _LEFT_AT_ONCE = 130
+_TOLD = b"stopping: finishing what is in progress (again to leave at once)\n"
 
 
 def install(stop: asyncio.Event) -> None:
-    """Makes signals set `stop`; call it inside the running event loop."""
+    """Makes signals set `stop`; call it in the main thread, inside the running event loop."""
     loop = asyncio.get_running_loop()
+    # Not loop.add_signal_handler: a loop that is busy would not hear the second one either.
+    asked: list[int] = []
 
-    def on_signal() -> None:
-        if stop.is_set():
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if asked or stop.is_set():
             os._exit(_LEFT_AT_ONCE)
-        print("stopping: finishing what is in progress (again to leave at once)", file=sys.stderr)  # noqa: T201  # for the person at the terminal
-        stop.set()
+        asked.append(number)
+        with contextlib.suppress(OSError):
+            # Not print: it may be in the middle of another line.
+            os.write(sys.stderr.fileno(), _TOLD)
+        loop.call_soon_threadsafe(stop.set)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+        signal.signal(number, on_signal)
 
 
 def leave_with_parent() -> None:
