@@ -2,16 +2,14 @@
 
 Guarantees: an expected failure is one line on standard error and an exit code (2 configuration,
 3 halted, 4 machine or store, 130 second Ctrl+C), never a traceback; an unexpected one is a
-traceback and exit code 1, because then we want to see it.
-
-Does not do: anything itself; each command is one call.
+traceback and exit code 1, because then we want to see it. Each command is one call.
 """
 
 import asyncio
+import contextlib
 import errno
 import json
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +38,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", help="This node's node.t
 SeedOption = Annotated[
     list[str] | None, typer.Option("--seed", help="Multiaddr of a peer to ask first; repeat it.")
 ]
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 ParentOption = Annotated[bool, typer.Option("--leave-with-parent", hidden=True)]
 
 
@@ -53,20 +52,25 @@ def main() -> None:
         _fail(str(error), EXIT_RESOURCE if _lacks_room(error) else EXIT_CONFIG)
     except (ProtocolError, StorageError) as error:
         _fail(str(error), EXIT_RESOURCE)
+    except OSError as error:
+        # Only the terminal's end lets one through: a full disk behind it, say.
+        if error.errno not in _NO_ROOM:
+            raise
+        _fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", EXIT_RESOURCE)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def _fail(message: str, exit_code: int) -> None:
-    Console(stderr=True).print(
-        f"shoal: {printable(message)}", style="bold red", markup=False, soft_wrap=True
-    )
+    line = f"shoal: {printable(message)}"
+    with contextlib.suppress(OSError):
+        Console(stderr=True).print(line, style="bold red", markup=False, soft_wrap=True)
     sys.exit(exit_code)
 
 
 def _lacks_room(error: Exception) -> bool:
     cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    return isinstance(cause, OSError) and cause.errno in _NO_ROOM
 
 
 @app.command()
@@ -268,8 +272,8 @@ def swarm(
 
     if store not in list(StoreKind):
         raise ConfigError("command line", "--store", "directory, http, s3 or p2p", store)
-    _run(
-        lambda: run_swarm(
+    asyncio.run(
+        run_swarm(
             config,
             run_dir,
             num_peers=peers,
@@ -292,8 +296,4 @@ def _run_node(
     from shoal.node.foreground import run_in_foreground
 
     ends = {"validates": validates, "leave_with_parent": leave_with_parent}
-    _run(lambda: run_in_foreground(manifest_file, config_file, seeds, **ends))
-
-
-def _run(body: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(body())
+    run_in_foreground(manifest_file, config_file, seeds, **ends)

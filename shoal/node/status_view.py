@@ -2,7 +2,7 @@
 
 Guarantees: works while nodes run, after they ended, with an empty folder, with half lines and with
 files that cannot be read: what is missing is said on the screen. Texts of peers are printed as
-text. The table fits into 80 columns.
+text. The table fits into 80 columns, with fewer columns into 40.
 
 Does not do: ask a node anything, or write.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +24,14 @@ from shoal.node.web.history import NodeHistory
 from shoal.node.web.log_folder import LogFolder, Status
 
 WATCH_S = 1.0
-_WIDE_COLUMNS = 116
+_COLUMNS = {
+    **dict.fromkeys(("node", "round", "phase"), 0),
+    "heard": 72,
+    "loss": 0,
+    **dict.fromkeys(("counted", "gather", "share"), 72),
+    **dict.fromkeys(("down", "up", "refused"), 116),
+}
+"""Each column, and how wide a terminal must be for it."""
 _MIN_ROWS = 3
 _FRAME_LINES = 14
 _MAX_NOTICES = 3
@@ -112,16 +119,15 @@ def _equal(agreement: Agreement) -> Text:
 
 
 def _table(status: Status, console: Console, now_s: float) -> Table:
-    wide = console.width >= _WIDE_COLUMNS
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    left = ("node", "phase")
-    columns = ["node", "round", "phase", "heard", "loss", "counted", "gather", "share"]
-    for column in columns + (["down", "up", "refused"] if wide else []):
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    shown = [name for name, width in _COLUMNS.items() if console.width >= width]
+    for name in shown:
+        justify: JustifyMethod = "left" if name in ("node", "phase") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
     num_rows = max(_MIN_ROWS, console.height - _FRAME_LINES)
     for history in status.histories[:num_rows]:
-        cells = _cells(history, now_s)
-        table.add_row(*(Text(cell) for cell in cells[: len(table.columns)]))
+        cells = dict(zip(_COLUMNS, _cells(history, now_s), strict=True))
+        table.add_row(*(Text(cells[name]) for name in shown))
     hidden = len(status.histories) - num_rows
     if hidden > 0:
         table.caption = f"and {hidden} more nodes; --json has all"

@@ -544,3 +544,19 @@ def test_another_plan_for_a_run_that_is_there_is_refused_and_not_ignored(
     assert "run.num_rounds: expected 4" in line
     assert "found 9" in line
     assert "--fresh" in line
+
+
+def test_a_full_disk_behind_the_terminal_is_one_line_and_a_code(forge: Forge, place: Place) -> None:
+    """Nobody can read the line there; the code is what is left."""
+    assert run_command(forge, Path("/dev/full"), *place.join("doctor")) == 4
+    assert run_command(forge, Path("/dev/full"), "status", place.node) == 4
+
+
+@pytest.mark.parametrize("verb", ["join", "doctor"])
+def test_an_address_without_its_scheme_is_said(forge: Forge, place: Place, verb: str) -> None:
+    log = place.case / "output.txt"
+    more = ["--config", place.toml] if verb == "doctor" else []
+    assert run_command(forge, log, verb, "validator.example:8750", *more) == 2
+    (line,) = log.read_text().splitlines()
+    assert line.startswith("shoal: E_CONFIG ")
+    assert "validator.example:8750" in line

@@ -41,6 +41,15 @@ def test_a_swarm_on_80_columns(swarm):
     assert "\u2026" not in text
 
 
+def test_40_columns_show_fewer_facts_and_those_whole(swarm):
+    text = screen(swarm, width=40)
+    assert max(map(len, text.splitlines())) <= 40
+    # Nothing of the table was cut.
+    heads = next(line for line in text.splitlines() if line.startswith("node"))
+    assert heads.split() == ["node", "round", "phase", "loss"]
+    assert "…" not in text
+
+
 def test_a_wide_terminal_shows_bandwidth_too(swarm):
     text = screen(swarm, width=140)
     assert "MB/s" in text
