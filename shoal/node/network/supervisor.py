@@ -213,7 +213,12 @@ class Supervisor:
         except BaseException:
             ours.close()
             raise
-        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            await _end(process)
+            raise
         return process, Connection(reader, writer)
 
     def _offer(self, connection: Connection) -> None:
@@ -237,4 +242,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             _log.debug("nothing is left of the network process")
-    await process.wait()
+        # Also where this is broken off: who stops the node must not leave it to nobody.
+        await process.wait()
