@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 NODES = ("validator-0", "peer-0", "peer-1")
 # Importing torch dominates: a start may take long on a busy machine.
 START_S = 240.0
+# A swarm gives its nodes 30 s to leave before it ends them.
+END_S = 150.0
 
 
 class Swarm:
@@ -58,7 +60,7 @@ class Swarm:
     def reap(self) -> None:
         """After a failure: no zombie is left."""
         if self._process is not None:
-            self._process.wait(10)
+            self._process.wait(END_S)
 
     def output(self) -> str:
         """What the parent printed."""
@@ -112,11 +114,13 @@ def nothing_left(swarm: Swarm) -> Iterator[None]:
         yield
     finally:
         for pid in swarm.processes():
-            os.kill(pid, signal.SIGKILL)
+            # It may have just ended.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         swarm.reap()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
     forge: Forge, tmp_path: Path
 ) -> None:
@@ -128,14 +132,14 @@ def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
         swarm.wait_for_rounds(2)
         assert len(swarm.processes()) == 1 + len(NODES)
         swarm.send(signal.SIGKILL)
-        assert swarm.wait(10) == -signal.SIGKILL
-        wait_until(lambda: not swarm.processes(), "the nodes leave with their parent", 25)
+        assert swarm.wait(END_S) == -signal.SIGKILL
+        wait_until(lambda: not swarm.processes(), "the nodes leave with their parent", END_S)
 
         # Ctrl+C: everybody leaves in good order, and the table is printed.
         swarm.start()
         swarm.wait_for_rounds(2)
         swarm.send(signal.SIGINT)
-        assert swarm.wait(45) == 130
+        assert swarm.wait(END_S) == 130
         assert not swarm.processes()
         output = swarm.output()
         assert "stopping: every node finishes what is in progress" in output
@@ -147,7 +151,7 @@ def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
         swarm.start()
         swarm.wait_for_rounds(1)
         os.kill(swarm.pid_of("validator-0"), signal.SIGTERM)
-        assert swarm.wait(60) == 130
+        assert swarm.wait(END_S) == 130
         assert not swarm.processes()
         words = "validator-0 was stopped before the last round; no round closes without it"
         assert words in swarm.output()
@@ -156,12 +160,13 @@ def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
         swarm.start()
         swarm.wait_for_rounds(2)
         swarm.send(signal.SIGINT)
-        wait_until(lambda: "stopping: " in swarm.output(), "the first Ctrl+C is taken", 20)
+        wait_until(lambda: "stopping: " in swarm.output(), "the first Ctrl+C is taken", END_S)
         sent_s = time.monotonic()
         swarm.send(signal.SIGINT)
-        assert swarm.wait(10) == 130
-        assert time.monotonic() - sent_s < 5
-        wait_until(lambda: not swarm.processes(), "nothing is left", 5)
+        assert swarm.wait(END_S) == 130
+        # Less than what the first one gives the nodes.
+        assert time.monotonic() - sent_s < 20
+        wait_until(lambda: not swarm.processes(), "nothing is left", END_S)
         assert "Traceback" not in swarm.output()
 
         # The same command goes on; nodes that are killed are started again, to the end.
@@ -177,9 +182,9 @@ def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
             os.kill(swarm.pid_of(name), signal.SIGKILL)
             num_killed += 1
             words = f"{name} was killed by signal 9; starting it again"
-            wait_until(partial(swarm.says, words), "the swarm notices", 30)
+            wait_until(partial(swarm.says, words), "the swarm notices", START_S)
             swarm.wait_for_rounds(1)
-        assert swarm.wait(180) == 0, swarm.output()
+        assert swarm.wait(2 * START_S) == 0, swarm.output()
         assert not swarm.processes()
     assert num_killed == 2
     output = swarm.output()
@@ -195,7 +200,7 @@ def test_a_swarm_survives_its_parents_death_both_interrupts_and_killed_nodes(
         assert "Traceback" not in log.read_text(errors="replace")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_ctrl_c_during_the_set_up_ends_it_and_the_same_command_sets_up_anew(
     forge: Forge, tmp_path: Path
 ) -> None:
@@ -207,7 +212,7 @@ def test_ctrl_c_during_the_set_up_ends_it_and_the_same_command_sets_up_anew(
     pid = forge.ask(argv=argv, log=str(log))
     wait_until(lambda: log.exists() and "setting up: " in log.read_text(), "the set-up begins")
     os.kill(pid, signal.SIGINT)
-    wait_until(lambda: forge.ask(pid=pid) is not None, "it ends", 60)
+    wait_until(lambda: forge.ask(pid=pid) is not None, "it ends", END_S)
     assert forge.ask(pid=pid) == 130, log.read_text()
     assert "Traceback" not in log.read_text()
     assert not list(root.glob("nodes/*/state"))

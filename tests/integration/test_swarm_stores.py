@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from shoal.node.swarm_stores import StoreKind
-from tests.support.processes import Forge, events_of, run_command
+from tests.support.processes import Forge, events_of, run_command, wait_until
 from tests.support.tiny_run import write_plan
 
-pytestmark = pytest.mark.slow
+# On a busy machine every process takes half a minute to start.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NUM_ROUNDS = 4
 NODES = ("validator-0", "peer-0", "peer-1")
@@ -20,7 +21,7 @@ def _run_swarm(forge: Forge, plan: Path, root: Path, kind: StoreKind) -> str:
     """Runs `shoal swarm` to its end; gives what it printed."""
     log = root.parent / "swarm.log"
     code = run_command(
-        forge, log, "swarm", "--config", plan, "--run-dir", root, "--store", kind, deadline_s=240
+        forge, log, "swarm", "--config", plan, "--run-dir", root, "--store", kind, deadline_s=500
     )
     said = log.read_text(errors="replace")
     assert code == 0, said
@@ -62,7 +63,7 @@ def test_a_swarm_trains_and_ends_equal_and_leaves_no_process(
     assert len(roots) == 1
     # A peer that starts late on a busy machine misses a round, never more than the others wait.
     assert NUM_ROUNDS <= counted <= 2 * NUM_ROUNDS
-    assert _alive_with(str(root)) == []
+    wait_until(lambda: not _alive_with(str(root)), "no process is left", 30)
     if kind is StoreKind.S3:
         assert_no_secret_is_written(root)
     if kind is StoreKind.P2P:
