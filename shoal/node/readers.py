@@ -14,6 +14,7 @@ from shoal.node.config import NodeConfig
 from shoal.node.network.addresses import to_reach
 from shoal.node.network.client import NetworkClient
 from shoal.node.network.p2p_store import P2PStore
+from shoal.node.network.payload_copies import is_authentic
 from shoal.node.run_network import RunNetwork
 from shoal.node.store_keys import P2P, RUN_STORE
 from shoal.protocol.announcement import Where
@@ -33,8 +34,9 @@ def served_by(network: NetworkClient, address: str, joined: RunNetwork | None) -
         return [(address,)] if address else []
 
     more = None if joined is None else joined.objects.payload_sources(address)
-    # Payload ids are hashes of headers, not of all bytes: the payload's own check follows.
-    return P2PStore(network, find, named_by_hash=False, find_more=more)
+    # Payload ids are hashes of headers, not of all bytes: the payload's own check follows, and its
+    # verdict is the author's, so what others serve must be the author's to the last byte.
+    return P2PStore(network, find, named_by_hash=False, find_more=more, check=is_authentic)
 
 
 class Readers:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.node.network import signed_records
 from shoal.node.network.dht_records import read_record
-from shoal.node.network.downloads import Source
+from shoal.node.network.downloads import Copies, Source
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
 from shoal.node.network.fetching import MoreSources
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
@@ -126,6 +126,7 @@ class WorldClient:
         timeout_s: float,
         named_by_hash: bool = True,
         more: MoreSources | None = None,
+        copies: Copies | None = None,
     ) -> bytes:
         assert timeout_s > 0
         error: Exception = ObjectNotFoundError("no source", "")
@@ -141,6 +142,10 @@ class WorldClient:
             if named_by_hash and hashlib.sha256(data).digest() != object_id:
                 error = WrongBytesError("other bytes", "")
                 continue
+            is_copy = copies is not None and source not in copies.authors
+            if copies and is_copy and not copies.check(object_id, memoryview(data)):
+                error = WrongBytesError("not what its author signed", "")
+                continue
             self.num_fetched += 1
             return data
         raise error
@@ -155,6 +160,7 @@ class WorldClient:
         timeout_s: float,
         named_by_hash: bool = True,
         more: MoreSources | None = None,
+        copies: Copies | None = None,
     ) -> None:
         data = await self.fetch(
             object_id,
@@ -163,6 +169,7 @@ class WorldClient:
             timeout_s=timeout_s,
             named_by_hash=named_by_hash,
             more=more,
+            copies=copies,
         )
         room[:] = data
         arrived(len(data))

@@ -26,7 +26,7 @@ from shoal.node.network import finding_messages, messages, signed_records
 from shoal.node.network.addresses import undialled
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
 from shoal.node.network.dht_records import PEER_KIND, RecordRules, location, record_key
-from shoal.node.network.downloads import Download, RoomSink, Source
+from shoal.node.network.downloads import Copies, Download, RoomSink, Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError
 from shoal.node.network.fetching import Fetching, MoreSources
 from shoal.node.network.kept_objects import KeptObject, KeptObjects
@@ -372,6 +372,7 @@ class NetworkClient:
         timeout_s: float,
         named_by_hash: bool = True,
         more: MoreSources | None = None,
+        copies: Copies | None = None,
     ) -> bytes:
         """Get an object into memory; it is not served by this.
 
@@ -382,6 +383,7 @@ class NetworkClient:
             timeout_s: For all of it.
             named_by_hash: Whether the id is the SHA-256 of the bytes; if not, the caller checks.
             more: Finds other sources, when these do not give it or are silent.
+            copies: How to judge what others than its author give.
 
         Returns:
             The object.
@@ -401,6 +403,7 @@ class NetworkClient:
             timeout_s=timeout_s,
             named_by_hash=named_by_hash,
             more=more,
+            copies=copies,
         )
         return bytes(room)
 
@@ -414,6 +417,7 @@ class NetworkClient:
         timeout_s: float,
         named_by_hash: bool = True,
         more: MoreSources | None = None,
+        copies: Copies | None = None,
     ) -> None:
         """As `fetch`, into room of exactly its length; it is not served before `serve` is called.
 
@@ -425,9 +429,12 @@ class NetworkClient:
             timeout_s: For all of it.
             named_by_hash: Whether the id is the SHA-256 of the bytes; if not, the caller checks.
             more: Finds other sources, when these do not give it or are silent.
+            copies: How to judge what others than its author give.
         """
         sink = RoomSink(room, arrived)
-        download = Download(object_id, room.nbytes, named_by_hash=named_by_hash, sink=sink)
+        download = Download(
+            object_id, room.nbytes, named_by_hash=named_by_hash, sink=sink, copies=copies
+        )
         pieces = Pieces(download, self._ask_part)
         await Fetching(download, sources, pieces.ask, more).run(timeout_s)
 

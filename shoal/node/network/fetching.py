@@ -16,7 +16,7 @@ Does not know sockets: `ask` does one attempt.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from shoal.node.network.connection import ChunkSink
 from shoal.node.network.downloads import Download, MixedBytesError, Source
@@ -94,13 +94,13 @@ class Fetching:
             text = f"not fetched within {timeout_s:.0f} s: {self._last_error}"
             raise PeerUnavailableError(text, "") from error
         finally:
-            await end_all({*self._running, *self._finders()})
+            await end_all(self._tasks())
 
     async def _run(self) -> None:
         while self._turns or self._running or self._finding or self._more:
             if self._chosen is None:
                 self._begin_next()
-            running = {*self._running, *self._finders()}
+            running = self._tasks()
             wait_s = self._wait_s()
             if not running:
                 await asyncio.sleep(wait_s or 0.0)
@@ -108,15 +108,17 @@ class Fetching:
             done, _ = await asyncio.wait(
                 running, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if self._finding in done:
+            if self._finding is not None and self._finding in done:
                 self._take_more(self._finding)
             ended = [self._end(one) for one in done if one in self._running]
             if any(ended):
                 return
         raise self._last_error
 
-    def _finders(self) -> tuple[asyncio.Future[Sequence[Source]], ...]:
-        return () if self._finding is None else (self._finding,)
+    # Any: attempts and a finder have different results, and a Future is invariant in its own.
+    def _tasks(self) -> set[asyncio.Future[Any]]:
+        finders = () if self._finding is None else (self._finding,)
+        return {*self._running, *finders}
 
     def _begin_next(self) -> None:
         """Ask the next source, unless the last one was asked only just now."""

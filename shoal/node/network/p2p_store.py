@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from shoal.node.network.client import NetworkClient
-from shoal.node.network.downloads import Source
+from shoal.node.network.downloads import Copies, Source
 from shoal.node.network.errors import WrongBytesError
 from shoal.node.network.hedging import first_answer
 from shoal.node.network.kept_objects import KeptObject
@@ -69,6 +69,8 @@ class P2PStore:
         timeout_s: For one `get` or `head`.
         named_by_hash: Whether ids are the SHA-256 of the bytes; if not, callers check the bytes.
         find_more: Says whom to ask when those do not give it, or are silent.
+        check: Whether what those others give is the object that has this id; None: they are
+            believed like the first. The first answer for what they give, length and bytes.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class P2PStore:
         timeout_s: float = 60.0,
         named_by_hash: bool = True,
         find_more: FindSources | None = None,
+        check: Callable[[bytes, memoryview], bool] | None = None,
     ) -> None:
         self._network = network
         self._finders = (find_sources,) if find_more is None else (find_sources, find_more)
         self._timeout_s = timeout_s
         self._named_by_hash = named_by_hash
+        self._check = check
         self._put_at_s: dict[str, float] = {}
 
     async def put(self, key: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
@@ -166,7 +170,7 @@ class P2PStore:
             arrived(room.nbytes)
             return
         object_id = object_id_of(key)
-        found = await self._look(object_id)
+        found = await self._look(object_id, room.nbytes)
         require_length(key, found.num_bytes, room)
         check_quota("down", key)
         arrived(0)
@@ -178,6 +182,7 @@ class P2PStore:
             timeout_s=self._timeout_s + self._network.queue_s(room.nbytes),
             named_by_hash=self._named_by_hash,
             more=partial(self._all_sources, object_id),
+            copies=await self._copies(object_id),
         )
 
     async def head(self, key: str) -> ObjectInfo:
@@ -256,18 +261,30 @@ class P2PStore:
             timeout_s=self._timeout_s + self._network.queue_s(num_bytes),
             named_by_hash=self._named_by_hash,
             more=partial(self._all_sources, object_id),
+            copies=await self._copies(object_id),
         )
 
-    async def _look(self, object_id: bytes) -> _Place:
+    async def _look(self, object_id: bytes, wanted_bytes: int | None = None) -> _Place:
         """Who answers first; "not found" only if nobody who may have it is away."""
-        return await first_answer([partial(self._ask, object_id, one) for one in self._finders])
+        asks = [partial(self._ask, object_id, one, wanted_bytes) for one in self._finders]
+        return await first_answer(asks)
 
-    async def _ask(self, object_id: bytes, find: FindSources) -> _Place:
+    async def _ask(self, object_id: bytes, find: FindSources, wanted_bytes: int | None) -> _Place:
+        is_believed = self._check is None or find is self._finders[0]
+
         async def ask(source: Source) -> _Place:
             num_bytes = await self._network.ask_size(object_id, source, self._timeout_s)
+            if not is_believed and wanted_bytes not in (None, num_bytes):
+                text = f"a copy of {num_bytes} bytes, expected {wanted_bytes}"
+                raise WrongBytesError(text, object_id.hex())
             return _Place(source, num_bytes)
 
         return await first_answer([partial(ask, one) for one in await find(object_id)])
+
+    async def _copies(self, object_id: bytes) -> Copies | None:
+        if self._check is None:
+            return None
+        return Copies(authors=tuple(await self._finders[0](object_id)), check=self._check)
 
     async def _all_sources(self, object_id: bytes) -> Sequence[Source]:
         found = await asyncio.gather(*(find(object_id) for find in self._finders))

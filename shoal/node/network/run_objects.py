@@ -26,6 +26,7 @@ from shoal.node.network.hedging import first_answer
 from shoal.node.network.ledger import Ledger
 from shoal.node.network.notice_board import NoticeBoard
 from shoal.node.network.p2p_store import FindSources, P2PStore
+from shoal.node.network.payload_copies import is_authentic
 from shoal.node.network.peer_book import PeerBook
 from shoal.node.network.record_finder import RecordFinder
 from shoal.node.network.run_keys import RunKey, RunKeyKind, parse_run_key
@@ -91,7 +92,13 @@ class P2PRunStore:
         self._head = head
         self._copies_in_folder = copies_in_folder
         self._blobs = P2PStore(network, self._sources, timeout_s=BLOB_TIMEOUT_S)
-        self._payloads = P2PStore(network, self._sources, named_by_hash=False)
+        self._payloads = P2PStore(
+            network,
+            self._author,
+            named_by_hash=False,
+            find_more=self._sources,
+            check=is_authentic,
+        )
 
     async def put(self, key: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
         """Publish or serve an object.
@@ -311,6 +318,11 @@ class P2PRunStore:
         if wanted is None:
             raise ObjectNotFoundError(f"the network has no object {key!r}", key)
         return wanted
+
+    async def _author(self, object_id: bytes) -> tuple[Source, ...]:
+        author = self._board.author_of(object_id)
+        source = None if author is None else await self._book.find(author)
+        return () if source is None else (source,)
 
     async def _sources(self, object_id: bytes) -> tuple[Source, ...]:
         author = self._board.author_of(object_id)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.node.network import fetching, packing
 from shoal.node.network.connection import ChunkSink, Connection, ConnectionLostError
-from shoal.node.network.downloads import Download, RoomSink, Source
+from shoal.node.network.downloads import Copies, Download, RoomSink, Source
 from shoal.node.network.errors import PeerUnavailableError, RecordRefusedError, WrongBytesError
 from shoal.node.network.failures import raise_failure, to_failure
 from shoal.node.network.fetching import Fetching
@@ -186,10 +186,45 @@ def test_room_is_begun_again_from_its_start() -> None:
     told: list[int] = []
     sink = RoomSink(memoryview(room), told.append)
     sink.add(b"wrong bytes")
+    sink.tell()
     sink.clear()
     sink.add(b"right")
+    sink.tell()
     assert room == b"right bytes"
     assert told == [11, 0, 5]
+
+
+def fetch_payload(peers: Peers, *names: str) -> tuple[bytes, list[int]]:
+    """As `fetch`, an object that `a` answers for; gives also what the reader was told."""
+    room, told = bytearray(ALL), list[int]()
+
+    async def run() -> None:
+        copies = Copies(authors=(("a",),), check=lambda _, data: bytes(data) == DATA)
+        sink = RoomSink(memoryview(room), told.append)
+        download = Download(OBJECT_ID, ALL, named_by_hash=False, sink=sink, copies=copies)
+        await Fetching(download, tuple((name,) for name in names), peers.ask).run(5.0)
+
+    asyncio.run(run())
+    return bytes(room), told
+
+
+def test_what_the_author_gives_is_shown_as_it_comes_and_as_it_is() -> None:
+    assert fetch_payload(Peers(a=(OTHER, ALL, None)), "a") == (OTHER, [*range(100, ALL, 100), ALL])
+
+
+def test_what_others_give_is_shown_when_it_is_whole_and_right() -> None:
+    assert fetch_payload(Peers(b=(DATA, ALL, None)), "b") == (DATA, [ALL])
+    peers = Peers(b=(OTHER, ALL, None), c=(DATA, ALL, None))
+    assert fetch_payload(peers, "b", "c") == (DATA, [0, ALL])
+    with pytest.raises(WrongBytesError):
+        fetch_payload(Peers(b=(OTHER, ALL, None)), "b")
+
+
+def test_a_liar_behind_the_author_does_not_spoil_what_the_author_gave() -> None:
+    peers = Peers(a=(DATA, 300, away), b=(OTHER, ALL, None), c=(DATA, ALL, None))
+    room, told = fetch_payload(peers, "a", "b", "c")
+    assert room == DATA
+    assert told == [100, 200, 300, 0, ALL]
 
 
 class Process:

@@ -76,7 +76,7 @@ def fetch(*peers: Peer, num_known: int | None = None, timeout_s: float = 60.0) -
         begin_s, room = loop.time(), bytearray(ALL)
         sink = RoomSink(memoryview(room), lambda _: None)
         download = Download(OBJECT_ID, ALL, named_by_hash=True, sink=sink)
-        sources = {(str(number),): peer for number, peer in enumerate(peers)}
+        sources: dict[Source, Peer] = {(str(n),): peer for n, peer in enumerate(peers)}
 
         async def ask(source: Source, offset: int, left_s: float, take: ChunkSink) -> None:
             assert left_s > 0

@@ -192,9 +192,12 @@ def test_only_a_verified_payload_is_passed_on_and_bad_bytes_are_asked_for_again(
         world.serve(OTHER.peer, name, bad)
         room = memoryview(bytearray(len(payload)))
         told: list[int] = []
-        await desk.store.get_into(KEYS.copy(name), room, told.append)
-        assert bytes(room) == bad
-        assert await desk.get(KEYS.copy(name)) == bad
+        # Its author is not to blame for what another one serves: nobody gets to see it.
+        with pytest.raises(StorageUnavailableError):
+            await desk.store.get_into(KEYS.copy(name), room, told.append)
+        with pytest.raises(StorageUnavailableError):
+            await desk.get(KEYS.copy(name))
+        assert max(told, default=0) == 0
         # Nothing of it was kept: the next one who is asked may have the right bytes.
         assert desk.client.kept(name) is None
         world.serve(OTHER.peer, name, payload)
@@ -204,8 +207,25 @@ def test_only_a_verified_payload_is_passed_on_and_bad_bytes_are_asked_for_again(
         assert desk.client.kept(name) is None
         await desk.store.serve_again(name, room)
         assert world.served[source_of(ME.peer)][name] == payload
-        with pytest.raises(ObjectTooLargeError):
+        world.served[source_of(ME.peer)].clear()
+        desk.client.objects.drop(name)
+        with pytest.raises(StorageUnavailableError):
             await desk.store.get_into(KEYS.copy(name), room[:-1], told.append)
+
+    asyncio.run(run())
+
+
+def test_what_its_author_gives_is_for_the_reader_to_judge(world: World, tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(world, tmp_path)
+        world.publish(PUBLISHED)
+        bad = PAYLOAD[:-1] + bytes([PAYLOAD[-1] ^ 1])
+        world.serve(OTHER.peer, id_of(PAYLOAD), bad)
+        key = KEYS.payload(1, OTHER.peer)
+        assert await desk.get(key) == bad
+        room = memoryview(bytearray(len(bad)))
+        with pytest.raises(ObjectTooLargeError):
+            await desk.store.get_into(key, room[:-1], lambda _: None)
 
     asyncio.run(run())
 
