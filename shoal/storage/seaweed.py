@@ -37,7 +37,8 @@ from shoal.storage.seaweed_process import (
 
 __all__ = ["BucketKeys", "SeaweedServer", "SeaweedStartError"]
 
-READY_S: Final = 15.0
+# Long: a server that has ended is noticed at once, and a machine with other work is slow.
+READY_S: Final = 90.0
 
 _NUM_TRIES: Final = 3
 _POLL_S: Final = 0.1

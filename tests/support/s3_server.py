@@ -14,7 +14,6 @@ import pytest
 
 from shoal.storage.s3 import S3Config, S3Credentials, S3Limits, S3Store
 from shoal.storage.seaweed import BucketKeys, SeaweedServer
-from tests.support.store_server import READY_S
 
 PUBLIC = "public-bucket"
 PRIVATE = "private-bucket"
@@ -31,7 +30,7 @@ def seaweed(config: pytest.Config) -> SeaweedServer:
         runner = asyncio.Runner()
         folder = tempfile.TemporaryDirectory(prefix="shoal-s3-")
         buckets = {PUBLIC: BucketKeys.random(), PRIVATE: BucketKeys.random()}
-        running = SeaweedServer.start(Path(folder.name), buckets, public=[PUBLIC], ready_s=READY_S)
+        running = SeaweedServer.start(Path(folder.name), buckets, public=[PUBLIC])
         _running.append(runner.run(running.__aenter__()))
 
         def stop() -> None:

@@ -10,9 +10,6 @@ from urllib.parse import urlsplit
 
 from shoal.storage.seaweed import BucketKeys, SeaweedServer
 
-READY_S = 90.0
-"""On a machine with other work."""
-
 
 class StoreServer:
     """SeaweedFS with keys for every bucket; its port changes with every start."""
@@ -37,9 +34,7 @@ class StoreServer:
     async def start(self) -> None:
         """Starts it (again); returns when objects can be written and read."""
         await self._end()
-        running = SeaweedServer.start(
-            self._folder, self.keys, public=list(self.keys), ready_s=READY_S
-        )
+        running = SeaweedServer.start(self._folder, self.keys, public=list(self.keys))
         self.server = await self._held.enter_async_context(running)
 
     async def kill(self) -> int:
