@@ -173,7 +173,7 @@ def join(
     if config is None:
         from shoal.node.first_run import prepare_home
 
-        ready = prepare_home(run, home.expanduser(), proxy, seeds)
+        ready = prepare_home(run, home, proxy, seeds)
         if ready is None:
             raise typer.Exit(EXIT_CONFIG)
         file, config, seeds = ready.manifest_file, ready.config_file, ready.seeds

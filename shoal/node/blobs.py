@@ -12,7 +12,12 @@ from shoal.node.checkpoint import write_atomically
 from shoal.node.errors import ResourceError
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.manifest import BlobSection
-from shoal.storage.errors import ObjectExistsError, StorageError, StorageUnavailableError
+from shoal.storage.errors import (
+    ObjectExistsError,
+    RefusedError,
+    StorageError,
+    StorageUnavailableError,
+)
 from shoal.storage.meter import MeteredStore
 
 
@@ -74,6 +79,10 @@ class BlobCache:
             )
         except StorageUnavailableError:
             raise
+        except RefusedError as error:
+            fix = "; use the manifest.json of the run that is served there"
+            hint = fix if error.code == "E_RUN" else ""
+            raise ResourceError(f"{error.code} cannot fetch a blob: {error}{hint}") from error
         except StorageError as error:
             raise ResourceError(f"cannot fetch {key}: {error}") from error
         found = hashlib.sha256(raw).hexdigest()

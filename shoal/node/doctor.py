@@ -179,8 +179,8 @@ async def _check_clock(config: NodeConfig, keys: StoreKeys, places: Places) -> L
     offset_s = clock.now_s() / 2 + before_s / 2 - theirs_s
     found = f"{offset_s:+.1f} s against the store's"
     if abs(offset_s) > MAX_CLOCK_ERROR_S:
-        offset = f"{config.clock_offset_s - offset_s:.0f}"
-        fix = f"timedatectl set-ntp true; or clock_offset_s = {offset} in node.toml"
+        right_s = round(config.clock_offset_s - offset_s)
+        fix = f"timedatectl set-ntp true; or clock_offset_s = {right_s} in node.toml"
         return failure(DoctorCode.CLOCK, found, fix)
     return ok(DoctorCode.CLOCK, found)
 

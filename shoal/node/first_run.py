@@ -14,6 +14,7 @@ from rich.console import Console
 from shoal.node.config import load_node_config
 from shoal.node.doctor import examine
 from shoal.node.doctor_lines import Level, print_findings
+from shoal.node.errors import ConfigError
 from shoal.node.joining import Home, find_home
 from shoal.node.seed_options import with_seeds
 
@@ -33,7 +34,7 @@ def prepare_home(source: str, root: Path, proxy: str, seeds: tuple[str, ...]) ->
 
     Args:
         source: URL or multiaddr, perhaps with #<run id>.
-        root: below it every run has a folder.
+        root: below it every run has a folder; ~ is this user's home.
         proxy: for HTTP; empty: none.
         seeds: of the command line.
 
@@ -45,13 +46,10 @@ def prepare_home(source: str, root: Path, proxy: str, seeds: tuple[str, ...]) ->
         ResourceError: nobody answers, or the folder cannot be made.
     """
     num_threads = max((os.cpu_count() or 2) // 2, 1)
-    home = asyncio.run(find_home(source, root, num_threads, proxy))
+    home = asyncio.run(find_home(source, _with_home(root), num_threads, proxy))
     _say(Console(), home)
-    place = source.partition("#")[0].rstrip("/")
     config = load_node_config(home.config_file)
-    if config.store.url and config.store.url.rstrip("/") != place:
-        told = f"{home.config_file} names {config.store.url}, which is used: change url there"
-        Console().print(told, highlight=False, markup=False, soft_wrap=True)
+    _say_if_moved(Console(), home, config.store.url, source)
     seeds = tuple(dict.fromkeys((*seeds, *home.seeds)))
     config = with_seeds(config, seeds)
     lines = asyncio.run(examine(home.manifest, config))
@@ -59,6 +57,22 @@ def prepare_home(source: str, root: Path, proxy: str, seeds: tuple[str, ...]) ->
     if any(line.level is Level.FAILURE for line in lines):
         return None
     return Ready(home.config_file.parent / "manifest.json", home.config_file, seeds)
+
+
+def _with_home(root: Path) -> Path:
+    try:
+        return root.expanduser()
+    except RuntimeError as error:
+        expected = "a folder to keep keys and state in (this user has no home)"
+        raise ConfigError("command line", "--home", expected, str(root)) from error
+
+
+def _say_if_moved(console: Console, home: Home, known_url: str, source: str) -> None:
+    """The user's own file is not rewritten, and what it names is used."""
+    place = source.partition("#")[0].rstrip("/")
+    if known_url and known_url.rstrip("/") != place:
+        told = f"{home.config_file} names {known_url}, which is used: change url there if it moved"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _say(console: Console, home: Home) -> None:

@@ -555,7 +555,7 @@ def test_a_full_disk_behind_the_terminal_is_one_line_and_a_code(forge: Forge, pl
 @pytest.mark.parametrize("verb", ["join", "doctor"])
 def test_an_address_without_its_scheme_is_said(forge: Forge, place: Place, verb: str) -> None:
     log = place.case / "output.txt"
-    more = ["--config", place.toml] if verb == "doctor" else []
+    more: list[str | Path] = ["--config", place.toml] if verb == "doctor" else []
     assert run_command(forge, log, verb, "validator.example:8750", *more) == 2
     (line,) = log.read_text().splitlines()
     assert line.startswith("shoal: E_CONFIG ")

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+from numba import config
+
 from shoal.compression.kernels import compiler, sums
 
 
@@ -20,7 +22,7 @@ def test_compiled_kernels_are_kept_under_the_version_of_all_sources():
 
 
 def test_without_a_folder_to_write_kernels_are_compiled_all_the_same(monkeypatch, caplog):
-    monkeypatch.setattr(compiler.config, "CACHE_DIR", "/proc/nobody/writes/here")
+    monkeypatch.setattr(config, "CACHE_DIR", "/proc/nobody/writes/here")
     assert compiler._cache_directory() == ""
     (said,) = caplog.messages
     assert "/proc/nobody" in said

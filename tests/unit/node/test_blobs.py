@@ -6,7 +6,7 @@ from shoal.node.blobs import BlobCache, describe, describe_bytes, upload
 from shoal.node.errors import ResourceError
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.manifest import BlobSection
-from shoal.storage.errors import StorageUnavailableError
+from shoal.storage.errors import RefusedError, StorageUnavailableError
 from shoal.storage.meter import Meter, MeteredStore
 from tests.support.fake_clock import FakeClock
 from tests.support.faulty_store import FaultyStore
@@ -90,4 +90,13 @@ def test_a_disk_that_is_full_is_told(cache, monkeypatch):
 
     monkeypatch.setattr("shoal.node.blobs.write_atomically", full)
     with pytest.raises(ResourceError, match="No space left on device"):
+        fetch(cache)
+
+
+def test_a_store_of_another_run_is_said(cache, store):
+    store.fault = lambda verb, key, asked: RefusedError("not of this run", key, "E_RUN")
+    with pytest.raises(ResourceError, match=r"^E_RUN cannot fetch .*use the manifest.json of the"):
+        fetch(cache)
+    store.fault = lambda verb, key, asked: RefusedError("a redirect", key, "E_HTTP_REDIRECT")
+    with pytest.raises(ResourceError, match=r"^E_HTTP_REDIRECT cannot fetch .*a redirect$"):
         fetch(cache)
