@@ -63,6 +63,7 @@ class Candidates:
         self._taken: set[str] = set()
         self._refused: set[str] = set()
         self._num_failed: Counter[str] = Counter()
+        self._not_before_s: dict[str, float] = {}
 
     async def list(self, prefix: str) -> list[str]:
         """The keys under `prefix`, strangers last; how many is bounded, whoever writes there.
@@ -72,14 +73,7 @@ class Candidates:
         Raises:
             StorageError: the store did not answer.
         """
-        store = self._run.store.labelled(peer="run", kind="list")
-        page = await store.list(prefix)
-        keys = list(page.keys)
-        while page.next_after is not None and len(keys) < _MAX_LISTED:
-            page = await store.list(prefix, after=page.next_after)
-            keys += page.keys
-        # What lies deeper, or elsewhere, is nobody's name.
-        names = [k for k in keys if k.startswith(prefix) and "/" not in k[len(prefix) :]]
+        names = await keys_below(self._run, prefix)
         strangers = [key for key in names if self._is_stranger(key)]
         known = [key for key in names if not self._is_stranger(key)]
         if len(strangers) > self._num_newcomers:
@@ -90,6 +84,8 @@ class Candidates:
         """Takes a key, once; false if it is taken, or if there are too many of its kind."""
         if key in self._taken or key in self._refused:
             return False
+        if self._run.clock.now_s() < self._not_before_s.get(key, 0.0):
+            return False
         is_stranger = self._is_stranger(key)
         room = self._num_newcomers if is_stranger else self._limit
         num_refused = self._num_alike(self._refused, key)
@@ -98,9 +94,10 @@ class Candidates:
         self._taken.add(key)
         return True
 
-    def give_back(self, key: str) -> None:
+    def give_back(self, key: str, pause_s: float = 0.0) -> None:
         """It will be looked at again, after those that were not looked at yet."""
         self._taken.discard(key)
+        self._not_before_s[key] = self._run.clock.now_s() + pause_s
         self._num_failed[key] += 1
 
     def refuse(self, key: str) -> None:
@@ -120,6 +117,22 @@ class Candidates:
 
     def _is_stranger(self, key: str) -> bool:
         return not self._run.familiar.knows(key.rsplit("/", 1)[1])
+
+
+async def keys_below(run: RunContext, prefix: str) -> list[str]:
+    """The keys of names right below a prefix of the run's store, in order; how many is bounded.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    store = run.store.labelled(peer="run", kind="list")
+    page = await store.list(prefix)
+    keys = list(page.keys)
+    while page.next_after is not None and len(keys) < _MAX_LISTED:
+        page = await store.list(prefix, after=page.next_after)
+        keys += page.keys
+    # What lies deeper, or elsewhere, is nobody's name.
+    return [key for key in keys if key.startswith(prefix) and "/" not in key[len(prefix) :]]
 
 
 def check_announced(payload: Payload[CheckedBody], peer: PeerId, payload_id: bytes) -> None:

@@ -10,7 +10,9 @@ Does not do: decide which payloads count (the record does), or aggregate.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 
 from shoal.compression import CheckedBody
 from shoal.node.errors import ResourceError
@@ -52,7 +54,11 @@ from shoal.storage.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
+Work = Callable[[], Coroutine[None, None, None]]
+
 _COMPLAIN_EVERY_S = 10.0
+_MAX_WASTED = 3
+"""Payloads' worth of one peer's bytes that came to nothing before it is tried now and then only."""
 _QUIET_POLLS = 10
 """A download that has brought nothing for so many polls is not waited for once a copy exists."""
 
@@ -85,6 +91,8 @@ class RoundGather:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By key: what is being read."""
         self._receiving: dict[PeerId, Receiving] = {}
+        self._num_wasted: Counter[str] = Counter()
+        """Bytes of downloads that broke off, by hex key."""
         self._fatal: ResourceError | None = None
         self._complained_at_s: dict[str, float] = {}
         """By what the complaint is about: one stalled peer must not hide what is said of others."""
@@ -175,18 +183,25 @@ class RoundGather:
         run = self.run_context
         if self._keep_copies:
             for key in await self._candidates.list(run.keys.attending_prefix(self.round_id)):
-                self._spawn(key, self._read_attending(key))
+                self._spawn(key, partial(self._read_attending, key))
         for key in await self._candidates.list(run.keys.published_prefix(self.round_id)):
             if key != run.keys.published(self.round_id, run.me):
-                self._spawn(key, self._fetch(key, run.clock.now_s()))
+                self._spawn(key, partial(self._fetch, key, run.clock.now_s()))
 
-    def _spawn(self, key: str, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, key: str, work: Work) -> None:
         if not self._candidates.take(key):
-            work.close()
             return
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._guarded(key, work))
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._forget_task(key, done))
+
+    async def _guarded(self, key: str, work: Work) -> None:
+        """The per-peer boundary: what nobody foresaw costs this peer only, and is counted."""
+        try:
+            await work()
+        except Exception as error:
+            logger.warning("unforeseen failure with %s", key.rsplit("/", 1)[1][:16], exc_info=True)
+            self._reject(key, ErrorCode.E_INTERNAL, repr(error))
 
     def _forget_task(self, key: str, done: "asyncio.Task[None]") -> None:
         if self._tasks.get(key) is done:
@@ -227,7 +242,7 @@ class RoundGather:
         return verified
 
     async def _fetch(self, key: str, seen_at_s: float) -> None:
-        """One peer's whole way; the boundary that keeps its faults to itself."""
+        """One peer's whole way."""
         peer_hex = key.rsplit("/", 1)[1]
         try:
             read = await self._read_announcement(key, peer_hex, AnnouncementType.PUBLISHED)
@@ -243,14 +258,19 @@ class RoundGather:
             self._fatal = ResourceError(str(error))
         except (StorageError, TimeoutError) as error:
             # Our link or a payload that is still on its way: look again at the next poll.
-            self._candidates.give_back(key)
+            self._candidates.give_back(key, self._pause_s(peer_hex))
             self._complain(f"payload of {peer_hex[:16]} not readable yet: {error}")
-        except Exception as error:  # the per-peer boundary: this peer only, counted
-            logger.warning("unforeseen failure with %s", peer_hex[:16], exc_info=True)
-            self._reject(key, ErrorCode.E_INTERNAL, repr(error))
         else:
             self._accept_received(received, seen_at_s)
             await self._serve_again(received)
+
+    def _pause_s(self, peer_hex: str) -> float:
+        """None, unless its payload broke off again and again: whose fault that is nobody knows.
+
+        A place that always fails at the last byte must not take this node's link for a whole round.
+        """
+        limit = _MAX_WASTED * self.run_context.manifest.payload_bytes
+        return self.run_context.limits.settle_s if self._num_wasted[peer_hex] > limit else 0.0
 
     async def download(self, where: Where, peer: PeerId, payload_id: bytes) -> Received:
         """Reads a payload where it was announced, and validates it.
@@ -278,7 +298,11 @@ class RoundGather:
             return await receiving.run(store, key)
         except TimeoutError as error:
             limit_s = self.run_context.limits.transfer_s
+            self._num_wasted[peer.key.hex()] += receiving.num_arrived
             raise StorageUnavailableError(f"{key}: not read within {limit_s} s", key) from error
+        except StorageError:
+            self._num_wasted[peer.key.hex()] += receiving.num_arrived
+            raise
         finally:
             # What is refused must not keep its room for the rest of the round.
             if self._receiving.get(peer) is receiving:

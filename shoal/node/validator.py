@@ -19,7 +19,7 @@ from typing import Final
 
 from shoal.node.aggregate import aggregate
 from shoal.node.errors import HaltError
-from shoal.node.gathered import Gathered
+from shoal.node.gathered import Gathered, keys_below
 from shoal.node.gatherer import RoundGather
 from shoal.node.local_state import LocalState
 from shoal.node.outer_step import outer_step
@@ -89,11 +89,11 @@ async def _expected(run: RunContext, gather: RoundGather, before: Attended) -> S
     prefix = run.keys.published_prefix(gather.round_id - 1)
     try:
         async with asyncio.timeout(run.limits.transfer_s):
-            page = await run.store.labelled(peer="run", kind="list").list(prefix)
+            keys = await keys_below(run, prefix)
     except (StorageError, TimeoutError):
         # Not knowing who published late, the round waits for everybody who attends it.
         return frozenset(gather.attending)
-    published = {key.rsplit("/", 1)[1] for key in page.keys}
+    published = {key.rsplit("/", 1)[1] for key in keys}
     return waited_for(
         gather.attending, attended, {peer for peer in attended if peer.key.hex() in published}
     )

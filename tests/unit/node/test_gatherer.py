@@ -30,6 +30,7 @@ from shoal.storage.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from shoal.storage.filling import read_into
 from shoal.storage.memory import MemoryStore
 from tests.support.contexts import (
     announcement_for,
@@ -329,6 +330,65 @@ def test_an_unforeseen_failure_of_a_check_costs_that_peer_only(gathering):
         await fill(store, run)
         await poll_for(gather)
         assert_only_bad_was_refused(gathering, gather, E.E_INTERNAL)
+
+    run_virtual(body)
+
+
+STEPS_OF_ONE_PEER = {
+    "its announcement is read": ("get", "/published/"),
+    "its attendance is read": ("get", "/attending/"),
+    "its payload is read": ("get", "/payloads/"),
+    "its copy is kept": ("put", "/copies/"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS_OF_ONE_PEER)
+def test_an_unforeseen_failure_at_any_step_costs_that_peer_only(gathering, step):
+    verb, part = STEPS_OF_ONE_PEER[step]
+    bad_hex = BAD.peer.key.hex()
+    name = id_of(good_payload(BAD)).hex() if part == "/copies/" else bad_hex
+
+    def failing(asked_verb, key, asked):
+        is_here = asked_verb == verb and part in key and name in key
+        return ZeroDivisionError("nobody foresaw this") if is_here else None
+
+    async def body(loop):
+        store = FaultyStore(fault=failing)
+        run, gather = gathering(loop, store, keep_copies=True)
+        await fill(store.inner, run)
+        raw = attending_for(MANIFEST, HEAD, BAD)
+        await store.inner.put(run.keys.attending(1, BAD.peer), raw)
+        await poll_for(gather)
+        assert store.num_injected == 1
+        assert {k: r.code for k, r in gather.rejected.items()} == {bad_hex: E.E_INTERNAL}
+        others = {p.peer for p in PEERS if p is not BAD}
+        assert others <= set(gather.accepted)
+        assert (BAD.peer in gather.accepted) == (part == "/attending/")
+
+    run_virtual(body)
+
+
+def test_a_place_that_breaks_off_at_the_last_byte_each_time_does_not_take_the_link(gathering):
+    class Breaking(FaultyStore):
+        num_begun = 0
+
+        async def get_into(self, key, room, arrived):
+            if BAD.peer.key.hex() not in key:
+                await read_into(self.inner, key, room, arrived)
+                return
+            self.num_begun += 1
+            arrived(room.nbytes - 1)
+            raise StorageUnavailableError("broken off", key)
+
+    async def body(loop):
+        store = Breaking()
+        run, gather = gathering(loop, store)
+        await fill(store, run)
+        await poll_for(gather, seconds=MANIFEST.timing.round_seconds)
+        # A few at once, then one in each tenth of the round; a poll takes 0.12 s.
+        assert 5 <= store.num_begun <= 15
+        assert gather.rejected == {}
+        assert len(gather.accepted) == 19
 
     run_virtual(body)
 

@@ -57,6 +57,7 @@ class Swarm:
         # Whoever trains has settled what it sent.
         for node in list(nodes)[1:]:
             assert node.state.staged_raw is None
+            assert node.state.feedback is not None
             assert node.state.feedback.staged_body is None
 
     def rounds(self, name):
@@ -91,9 +92,10 @@ class Crashes:
         self.node, self.loop = swarm.nodes[name], swarm.loop
         self.due = dict(zip((2, 3, 5), stages, strict=False))
         self.num_done = 0
-        self.life = None
+        self.life: asyncio.Task[Outcome] | None = None
 
     def die(self):
+        assert self.life is not None
         self.num_done += 1
         self.loop.call_soon(self.life.cancel)
 

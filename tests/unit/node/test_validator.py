@@ -224,6 +224,18 @@ def test_a_slow_peer_that_published_late_is_still_waited_for(opened):
     opened(body, before=Attended(0, frozenset(p.peer for p in PEERS[:2])))
 
 
+def test_a_flood_of_names_does_not_make_a_late_peer_a_silent_one(opened):
+    async def body(r):
+        for number in range(1200):
+            await r.store.inner.put(f"{r.run.keys.published_prefix(0)}{number:04d}", b"junk")
+        await r.store.inner.put(r.run.keys.published(0, PEERS[1].peer), b"late")
+        await r.attends(*PEERS[:2])
+        await r.publishes(PEERS[0])
+        assert await r.closed(within_s=60) is None
+
+    opened(body, before=Attended(0, frozenset(p.peer for p in PEERS[:2])))
+
+
 def test_what_was_attended_long_ago_is_forgotten(opened):
     async def body(r):
         await r.attends(*PEERS[:2])
