@@ -2,7 +2,7 @@
 
 Guarantees: only objects of this run are read: those that were registered, by the file and length
 they were registered with, and the plain files of a few folders that are named by an id; the number
-of streams is bounded in all and per peer; a peer that does not take what it asked for loses its
+of streams is bounded in all and per peer, also of those that ask for nothing; a peer that does not take what it asked for loses its
 stream. Does not know what the objects are.
 """
 
@@ -43,6 +43,8 @@ MAX_SMALL_PER_PEER: Final = 8
 """Streams of one peer for small objects and sizes, besides those for payloads."""
 MAX_WAITING: Final = 64
 """Streams that may be open without having been given a slot."""
+MAX_OPEN_PER_PEER: Final = 24
+"""Streams of one peer of whatever kind: those that send no request must leave room for others'."""
 _BATCH_BYTES: Final = 16 * CHUNK_BYTES
 """Read from the file and handed to the stream at a time."""
 _REQUEST_LIMITS: Final = Limits(timeout_s=10.0, min_bytes_per_s=0.0)
@@ -100,7 +102,7 @@ class ObjectServer:
         self._objects: dict[bytes, ServedObject] = {}
         self._busy: Counter[str] = Counter()
         self._busy_small: Counter[str] = Counter()
-        self._num_open = 0
+        self._open: Counter[str] = Counter()
         self.num_bytes_up = 0
         self.gives_bulk = True
 
@@ -141,9 +143,10 @@ class ObjectServer:
         Raises:
             PeerUnavailableError: The peer went away or is too slow.
         """
-        if self._num_open >= self._max_streams + MAX_WAITING:
+        is_full = self._open.total() >= self._max_streams + MAX_WAITING
+        if is_full or self._open[peer] >= MAX_OPEN_PER_PEER:
             return
-        self._num_open += 1
+        self._open[peer] += 1
         try:
             request_pace = Pace(_REQUEST_LIMITS, time.monotonic)
             wanted = parse_request(await read_exactly(reader, REQUEST_BYTES, request_pace))
@@ -154,7 +157,7 @@ class ObjectServer:
                 await self._answer(wanted, served, writer, free=free)
                 await read_exactly(reader, 1, Pace(_THANKS_LIMITS, time.monotonic))
         finally:
-            self._num_open -= 1
+            _count_down(self._open, peer)
 
     async def _answer(
         self,
@@ -234,13 +237,20 @@ class ObjectServer:
         most = self._max_streams if is_bulk else MAX_WAITING
         most_of_peer = self._max_streams_per_peer if is_bulk else MAX_SMALL_PER_PEER
         free = busy.total() < most and busy[peer] < most_of_peer
-        busy[peer] += free
+        if free:
+            busy[peer] += 1
         try:
             yield free
         finally:
-            busy[peer] -= free
-            if not busy[peer]:
-                del busy[peer]
+            if free:
+                _count_down(busy, peer)
+
+
+def _count_down(counter: Counter[str], peer: str) -> None:
+    """One less; who has none left is forgotten, since anybody can make peer ids."""
+    counter[peer] -= 1
+    if not counter[peer]:
+        del counter[peer]
 
 
 def _plain_file(path: Path) -> ServedObject | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.node.network.errors import PeerUnavailableError, WrongBytesError
 from shoal.node.network.object_ids import clock_id
-from shoal.node.network.serving import ObjectServer
+from shoal.node.network.serving import MAX_OPEN_PER_PEER, ObjectServer
 from shoal.node.network.streams import (
     ANSWER_BYTES,
     CHUNK_BYTES,
@@ -391,6 +391,25 @@ def test_slots_are_bounded_per_peer_and_in_all_and_come_back(tmp_path: Path) -> 
             assert await status_of(peer) is StreamStatus.OK
         assert not server._busy
         assert not server._busy_small
+
+    asyncio.run(run())
+
+
+def test_a_peer_whose_streams_send_nothing_leaves_room_for_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        server = server_of(tmp_path)
+        silent = [
+            asyncio.create_task(server.answer("bad", asyncio.StreamReader(), Sent()))
+            for _ in range(200)
+        ]
+        await asyncio.sleep(0)
+        assert sum(not task.done() for task in silent) == MAX_OPEN_PER_PEER
+        assert await ask_server(server, wanted_from(), "good") == DATA
+        for task in silent:
+            task.cancel()
+        await asyncio.gather(*silent, return_exceptions=True)
+        assert not server._open
+        assert await ask_server(server, wanted_from(), "bad") == DATA
 
     asyncio.run(run())
 
