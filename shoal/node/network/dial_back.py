@@ -32,6 +32,9 @@ MAX_PORTS: Final = 4
 MIN_PAUSE_S: Final = 2.0
 PEER_PAUSE_S: Final = 20.0
 MAX_KNOWN_PEERS: Final = 1024
+MAX_OPEN: Final = 32
+"""Streams at one time; also those that ask for nothing have a socket each."""
+MAX_OPEN_PER_PEER: Final = 2
 
 _REQUEST: Final = struct.Struct("<8sHH" + "HH" * MAX_PORTS)
 _ANSWER: Final = struct.Struct("<8sHH64s")
@@ -174,6 +177,7 @@ class DialBackServer:
         self._allow_private = allow_private
         self._now_s = now_s
         self._busy = False
+        self._open: list[str] = []
         self._free_at_s = 0.0
         self._peer_free_at_s: OrderedDict[str, float] = OrderedDict()
 
@@ -189,6 +193,15 @@ class DialBackServer:
             PeerUnavailableError: The peer went away or is too slow.
             OSError: p2pd does not answer.
         """
+        if len(self._open) >= MAX_OPEN or self._open.count(peer) >= MAX_OPEN_PER_PEER:
+            return
+        self._open.append(peer)
+        try:
+            await self._answer(peer, reader, writer)
+        finally:
+            self._open.remove(peer)
+
+    async def _answer(self, peer: str, reader: Reader, writer: Writer) -> None:
         pace = Pace(_REQUEST_LIMITS, self._now_s)
         ports = parse_request(await read_exactly(reader, REQUEST_BYTES, pace))
         status, observed = DialBackStatus.BAD_REQUEST, ""

@@ -2,8 +2,8 @@
 
 Guarantees: only objects of this run are read: those that were registered, by the file and length
 they were registered with, and the plain files of a few folders that are named by an id; the number
-of streams is bounded in all and per peer, also of those that ask for nothing; a peer that does not take what it asked for loses its
-stream. Does not know what the objects are.
+of streams is bounded in all and per peer, also of those that ask for nothing; a peer that does not
+take what it asked for loses its stream. Does not know what the objects are.
 """
 
 import asyncio

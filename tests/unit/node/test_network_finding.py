@@ -12,6 +12,8 @@ from shoal.node.network.addresses import Address, best_place, parse_address
 from shoal.node.network.dial_back import (
     ANSWER_BYTES,
     MAX_KNOWN_PEERS,
+    MAX_OPEN,
+    MAX_OPEN_PER_PEER,
     MIN_PAUSE_S,
     PEER_PAUSE_S,
     REQUEST_BYTES,
@@ -384,6 +386,27 @@ def test_two_at_once_are_one_too_many() -> None:
         return bytes(second.data)
 
     assert asyncio.run(run()) == pack_answer(DialBackStatus.BUSY, "/ip4/1.1.1.1")
+
+
+def test_streams_that_ask_for_nothing_are_few_for_one_peer_and_for_all() -> None:
+    server = server_of(Dialler(SEEN), FakeClock())
+
+    async def num_held(peers: list[str]) -> int:
+        held = [
+            asyncio.create_task(server.answer(peer, asyncio.StreamReader(), Pipe()))
+            for peer in peers
+        ]
+        await asyncio.sleep(0)
+        num = sum(not task.done() for task in held)
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        return num
+
+    assert asyncio.run(num_held([ID] * 100)) == MAX_OPEN_PER_PEER
+    assert asyncio.run(num_held([str(number) for number in range(100)])) == MAX_OPEN
+    # All of them have left room again.
+    assert answer_of(server, OTHER_ID, REQUEST)[0] is DialBackStatus.NOT_REACHED
 
 
 @pytest.mark.parametrize(
