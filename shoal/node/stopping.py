@@ -11,9 +11,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 
 _LEFT_AT_ONCE = 130
+_ONE_MOMENT_S = 0.1
+"""`timeout` and others signal a process and then its group: that is one wish, not two."""
 _TOLD = b"stopping: finishing what is in progress (again to leave at once)\n"
 
 
@@ -21,12 +24,15 @@ def install(stop: asyncio.Event) -> None:
     """Makes signals set `stop`; call it in the main thread, inside the running event loop."""
     loop = asyncio.get_running_loop()
     # Not loop.add_signal_handler: a loop that is busy would not hear the second one either.
-    asked: list[int] = []
+    asked_at_s: list[float] = []
 
-    def on_signal(number: int, _: FrameType | None) -> None:
-        if asked or stop.is_set():
+    def on_signal(_: int, __: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if asked_at_s and now_s - asked_at_s[0] < _ONE_MOMENT_S:
+            return
+        if asked_at_s or stop.is_set():
             os._exit(_LEFT_AT_ONCE)
-        asked.append(number)
+        asked_at_s.append(now_s)
         with contextlib.suppress(OSError):
             # Not print: it may be in the middle of another line.
             os.write(sys.stderr.fileno(), _TOLD)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 BUSY_S = 120
 PROGRAM = f"""
-import asyncio, sys, time
+import asyncio, signal, sys, time
 from shoal.node import stopping
 
 async def main():
@@ -19,6 +20,9 @@ async def main():
     print("ready", flush=True)
     if sys.argv[1] == "busy":
         time.sleep({BUSY_S})
+    if sys.argv[1] == "twice":
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     await stop.wait()
     print("left in order", flush=True)
 
@@ -43,6 +47,8 @@ def test_the_second_one_ends_a_node_whose_loop_is_busy(number: signal.Signals) -
         process.send_signal(number)
         assert process.stderr is not None
         assert process.stderr.readline().startswith("stopping: finishing what is in progress")
+        # Two of one moment are one.
+        time.sleep(0.5)
         process.send_signal(number)
         out, err = process.communicate(timeout=BUSY_S / 2)
     finally:
@@ -59,3 +65,10 @@ def test_the_first_one_wakes_a_loop_that_waits() -> None:
         process.kill()
     assert (process.returncode, out) == (0, "left in order\n")
     assert err.startswith("stopping: ")
+
+
+def test_two_of_one_moment_are_one() -> None:
+    process = start("twice")
+    out, err = process.communicate(timeout=BUSY_S / 2)
+    assert (process.returncode, out) == (0, "left in order\n")
+    assert err.count("stopping: ") == 1
