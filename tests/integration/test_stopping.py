@@ -40,6 +40,15 @@ def start(how: str) -> "subprocess.Popen[str]":
     return process
 
 
+def rest_of(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """What it still says until it ends; not `communicate`, which forgets what was read ahead."""
+    process.wait(BUSY_S / 2)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        return process.stdout.read(), process.stderr.read()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_one_ends_a_node_whose_loop_is_busy(number: signal.Signals) -> None:
     process = start("busy")
@@ -50,7 +59,7 @@ def test_the_second_one_ends_a_node_whose_loop_is_busy(number: signal.Signals) -
         # Two of one moment are one.
         time.sleep(0.5)
         process.send_signal(number)
-        out, err = process.communicate(timeout=BUSY_S / 2)
+        out, err = rest_of(process)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (130, "", "")
@@ -60,7 +69,7 @@ def test_the_first_one_wakes_a_loop_that_waits() -> None:
     process = start("idle")
     try:
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=BUSY_S / 2)
+        out, err = rest_of(process)
     finally:
         process.kill()
     assert (process.returncode, out) == (0, "left in order\n")
@@ -69,6 +78,6 @@ def test_the_first_one_wakes_a_loop_that_waits() -> None:
 
 def test_two_of_one_moment_are_one() -> None:
     process = start("twice")
-    out, err = process.communicate(timeout=BUSY_S / 2)
+    out, err = rest_of(process)
     assert (process.returncode, out) == (0, "left in order\n")
     assert err.count("stopping: ") == 1
