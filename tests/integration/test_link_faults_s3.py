@@ -380,7 +380,8 @@ def test_whoever_was_cut_off_goes_on_where_the_others_are(forge: Forge, tmp_path
             for name in swarm.peers:
                 swarm.wait_until_counted(name, after=last)
             if not fault.stops_rounds:
-                assert swarm.report(victim, missed + 2)["replayed"]
+                # It may have been a round further than its log; all others had ended this one.
+                assert swarm.report(victim, missed + 3)["replayed"]
                 assert not swarm.report(victim, missed + 2)["counted"]
         swarm.finish()
         # A page in the place of an object has a code like every wrong object; only who got it says
