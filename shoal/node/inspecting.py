@@ -93,7 +93,7 @@ def inspect_file(path: Path, manifest: RunManifest | None) -> Inspection:
     if start[:8] == ENVELOPE_MAGIC:
         return _inspect_message(raw, manifest)
     if start[:1] == b"{":
-        return _inspect_manifest(raw)
+        return _inspect_manifest(raw, manifest)
     wanted = "SHOALPAY, SHOALMSG or {"
     return Inspection(
         kind="unknown",
@@ -244,7 +244,7 @@ def _inspect_announcement(raw: bytes, manifest: RunManifest | None) -> Inspectio
     return Inspection(kind="announcement", facts=facts, problem=problem, checked=checked)
 
 
-def _inspect_manifest(raw: bytes) -> Inspection:
+def _inspect_manifest(raw: bytes, known: RunManifest | None) -> Inspection:
     try:
         manifest = read_manifest(raw[: MAX_MANIFEST_BYTES + 1])
     except RemoteProtocolError as error:
@@ -259,7 +259,11 @@ def _inspect_manifest(raw: bytes) -> Inspection:
         facts[f"tensors[{i}]"] = f"{tensor['name']} {tensor['shape']}"
     facts["tensors"] = f"{len(manifest.tensors)} with {sum(manifest.sizes):,} parameters"
     facts["payload bytes"] = str(manifest.payload_bytes)
-    return Inspection(kind="manifest", facts=facts, checked="every rule")
+    problem = ""
+    if known is not None and known.manifest_hash != manifest.manifest_hash:
+        code = ErrorCode.E_MANIFEST if known.run_id == manifest.run_id else ErrorCode.E_RUN
+        problem = _explain(code, f"--manifest is of run {known.run_id.hex()}")
+    return Inspection(kind="manifest", facts=facts, problem=problem, checked="every rule")
 
 
 def _flatten(path: str, value: object) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -124,3 +125,17 @@ def test_any_change_gives_an_inspection_and_never_an_error(
     changed = bytes(raw[: max(cut, 1)])
     found = look(file, changed, MANIFEST if with_manifest else None)
     assert found.problem or changed == GOOD[kind]
+
+
+def test_a_manifest_of_another_run_than_the_given_one_is_bad(file):
+    other = tiny_manifest(version=2, first=MANIFEST.run_id)
+    for given_one, code in ((other, ErrorCode.E_MANIFEST), (_stranger(), ErrorCode.E_RUN)):
+        found = look(file, given_one.to_bytes(), MANIFEST)
+        assert found.kind == "manifest"
+        assert found.problem.startswith(f"{code}: ")
+        assert look(file, given_one.to_bytes(), None).problem == ""
+
+
+def _stranger():
+    timing = replace(MANIFEST.timing, round_seconds=MANIFEST.timing.round_seconds + 1)
+    return tiny_manifest(timing=timing)
