@@ -23,6 +23,7 @@ from shoal.node.network.run_keys import RunKeyKind, parse_run_key
 from shoal.node.network.run_objects import P2PRunStore
 from shoal.node.store_keys import StoreKeys
 from shoal.protocol.identity import Identity
+from shoal.protocol.payload_header import HEADER_BYTES
 from shoal.storage.errors import (
     AccessDeniedError,
     ObjectExistsError,
@@ -188,13 +189,15 @@ def test_only_a_verified_payload_is_passed_on_and_bad_bytes_are_asked_for_again(
         desk = Desk(world, tmp_path)
         payload = payload_for(MANIFEST, HEAD, OTHER, body_like(layout_of(MANIFEST), 1))
         name = id_of(payload)
-        bad = payload[:-1] + bytes([payload[-1] ^ 1])
-        world.serve(OTHER.peer, name, bad)
         room = memoryview(bytearray(len(payload)))
         told: list[int] = []
-        # Its author is not to blame for what another one serves: nobody gets to see it.
-        with pytest.raises(StorageUnavailableError):
-            await desk.store.get_into(KEYS.copy(name), room, told.append)
+        # In the header, the signature and the body: its author is not to blame for what another
+        # one serves, and nobody gets to see it.
+        for at in (0, 100, HEADER_BYTES + 1, len(payload) - 1):
+            bad = payload[:at] + bytes([payload[at] ^ 1]) + payload[at + 1 :]
+            world.serve(OTHER.peer, name, bad)
+            with pytest.raises(StorageUnavailableError):
+                await desk.store.get_into(KEYS.copy(name), room, told.append)
         with pytest.raises(StorageUnavailableError):
             await desk.get(KEYS.copy(name))
         assert max(told, default=0) == 0
