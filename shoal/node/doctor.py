@@ -150,7 +150,10 @@ async def _guarded(code: DoctorCode, check: Callable[[], Awaitable[Line]]) -> Li
     try:
         return await check()
     except (StorageError, TimeoutError, NodeError, LocalProtocolError) as error:
-        return failure(code, str(error), "check [store] in node.toml and the network")
+        fix = "check [store] in node.toml and the network"
+        if code in (DoctorCode.UPLOAD, DoctorCode.DOWNLOAD):
+            fix = "try again; if it stays so, use a faster link: 64 KiB/s are the least"
+        return failure(code, str(error), fix)
 
 
 async def _check_manifest(manifest: RunManifest, keys: StoreKeys, places: Places) -> Line:
