@@ -99,6 +99,7 @@ async def _answer(
                 await asyncio.Event().wait()
             if served.manner == "drips":
                 writer.write(served.body[start : start + 1])
+                await writer.drain()
                 await asyncio.sleep(1.0)
                 continue
             block = served.body[start : start + _BLOCK_BYTES]
