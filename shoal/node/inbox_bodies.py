@@ -26,7 +26,7 @@ OTHERS: Final = "others"
 """Whose transfers these are, for the meter."""
 CONTROL_BYTES: Final = 64 * 1024
 _BLOCK_BYTES: Final = 256 * 1024
-_READ_BYTES: Final = 4 * 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
 """Of an object in memory for each reader of it."""
 _WRITE_S: Final = 30.0
 """A reader takes a block in this time, some 9 KB/s, or it has to come again."""

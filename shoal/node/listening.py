@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -21,9 +22,13 @@ from aiohttp import web
 
 logger = logging.getLogger(__name__)
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 IDLE_S: Final = 30.0
-MAX_CONNECTIONS: Final = 512
-MAX_OF_ONE_NETWORK: Final = 128
+MAX_CONNECTIONS: Final = 2048
+MAX_OF_ONE_NETWORK: Final = 512
+"""Several peers behind one address, each with the connections of a gather."""
+_FILES: Final = 8192
 _BACKLOG: Final = 128
 _BREATH_S: Final = 0.5
 
@@ -53,7 +58,8 @@ async def listening(
     try:
         with contextlib.ExitStack() as held:
             sockets = [held.enter_context(s) for s in await _bound(host, port)]
-            doors = [asyncio.create_task(_let_in(found, runner)) for found in sockets]
+            guests = _Guests()
+            doors = [asyncio.create_task(_let_in(found, runner, guests)) for found in sockets]
             try:
                 yield _url(sockets[0]), sockets[0].getsockname()[1]
             finally:
@@ -80,7 +86,7 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-async def _let_in(door: socket.socket, runner: web.AppRunner) -> None:
+async def _let_in(door: socket.socket, runner: web.AppRunner, guests: "_Guests") -> None:
     loop = asyncio.get_running_loop()
     server = runner.server
     while server is not None:
@@ -90,38 +96,61 @@ async def _let_in(door: socket.socket, runner: web.AppRunner) -> None:
             logger.warning("no new connection for now: %s", error)
             await asyncio.sleep(_BREATH_S)
             continue
-        if not has_room([_host_of(found) for found in server.connections], address[0]):
+        if not has_room(guests.networks(server.connections), address[0], guests.most):
             sock.close()
             continue
         try:
-            await loop.connect_accepted_socket(server, sock)
+            _, connection = await loop.connect_accepted_socket(server, sock)
         except OSError:
             sock.close()  # gone already
+        else:
+            guests.take(connection, address[0])
 
 
-def has_room(open_hosts: Collection[str], host: str) -> bool:
+class _Guests:
+    """Whose connections are open."""
+
+    def __init__(self) -> None:
+        self.most = min(MAX_CONNECTIONS, _raised_file_limit() // 2)
+        self._networks: dict[object, Network] = {}
+
+    def take(self, connection: object, host: str) -> None:
+        self._networks[connection] = network_of(host)
+
+    def networks(self, connections: Collection[object]) -> list[Network]:
+        """Those of the connections that are open; all others are forgotten."""
+        networks = self._networks
+        self._networks = {one: networks[one] for one in connections if one in networks}
+        return list(self._networks.values())
+
+
+def _raised_file_limit() -> int:
+    """How many descriptors this process may have; half of them are for connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def has_room(networks: Collection[Network], host: str, most: int = MAX_CONNECTIONS) -> bool:
     """Whether one more connection may come.
 
     Args:
-        open_hosts: the peers' addresses of the connections that are open.
-        host: where the new one comes from.
+        networks: of each connection that is open, the one it comes from.
+        host: the address where the new one comes from.
+        most: how many may be open.
     """
-    if len(open_hosts) >= MAX_CONNECTIONS:
+    if len(networks) >= most:
         return False
     if _plain(host).is_loopback:
         return True
     network = network_of(host)
-    return sum(network_of(found) == network for found in open_hosts) < MAX_OF_ONE_NETWORK
+    return sum(found == network for found in networks) < min(MAX_OF_ONE_NETWORK, most // 4)
 
 
-def _host_of(connection: web.RequestHandler) -> str:
-    transport = connection.transport
-    found = transport.get_extra_info("peername") if transport else None
-    # One that is just closing has none and still counts.
-    return str(found[0]) if found else "::"
-
-
-def network_of(host: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def network_of(host: str) -> Network:
     """Who may be one and the same: an IPv4 address, also one in IPv6's clothes, or a /64."""
     address = _plain(host)
     return ipaddress.ip_network((address, 32 if address.version == 4 else 64), strict=False)

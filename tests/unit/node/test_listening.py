@@ -1,6 +1,7 @@
 """Who may open another connection to a port that is everybody's."""
 
 import ipaddress
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,10 @@ from hypothesis import strategies as st
 from shoal.node.listening import MAX_CONNECTIONS, MAX_OF_ONE_NETWORK, has_room, network_of
 
 PUBLIC = "203.0.113.7"
+
+
+def room(hosts: Iterable[str], host: str) -> bool:
+    return has_room([network_of(found) for found in hosts], host)
 
 
 @pytest.mark.parametrize(
@@ -26,24 +31,31 @@ def test_a_network_is_an_ipv4_address_or_an_ipv6_64(host: str, network: str) -> 
 
 def test_one_network_leaves_room_for_others() -> None:
     open_hosts = [PUBLIC] * (MAX_OF_ONE_NETWORK - 1)
-    assert has_room(open_hosts, PUBLIC)
+    assert room(open_hosts, PUBLIC)
     open_hosts.append(f"::ffff:{PUBLIC}")
-    assert not has_room(open_hosts, PUBLIC)
-    assert has_room(open_hosts, "203.0.113.8")
+    assert not room(open_hosts, PUBLIC)
+    assert room(open_hosts, "203.0.113.8")
 
 
 def test_addresses_of_one_64_are_one_network() -> None:
     open_hosts = [f"2001:db8::{i:x}" for i in range(MAX_OF_ONE_NETWORK)]
-    assert not has_room(open_hosts, "2001:db8::ffff:1")
-    assert has_room(open_hosts, "2001:db8:0:1::1")
+    assert not room(open_hosts, "2001:db8::ffff:1")
+    assert room(open_hosts, "2001:db8:0:1::1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
 def test_a_reverse_proxy_on_this_machine_may_stand_for_everybody(host: str) -> None:
-    assert has_room([host] * (MAX_CONNECTIONS - 1), host)
-    assert not has_room([host] * MAX_CONNECTIONS, host)
+    assert room([host] * (MAX_CONNECTIONS - 1), host)
+    assert not room([host] * MAX_CONNECTIONS, host)
 
 
 @given(st.lists(st.ip_addresses().map(str), max_size=40), st.ip_addresses().map(str))
 def test_few_connections_of_many_networks_always_leave_room(hosts: list[str], host: str) -> None:
-    assert has_room(hosts, host)
+    assert room(hosts, host)
+
+
+def test_few_descriptors_leave_fewer_connections_but_a_quarter_for_one_network() -> None:
+    open_now = [network_of(PUBLIC)] * 24
+    assert has_room(open_now, PUBLIC, most=100)
+    assert not has_room([*open_now, network_of(PUBLIC)], PUBLIC, most=100)
+    assert not has_room([network_of(f"198.51.100.{i}") for i in range(100)], PUBLIC, most=100)
