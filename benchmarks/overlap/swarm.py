@@ -5,7 +5,6 @@ Guarantees: every process that was started has ended when the context ends. Does
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from shoal.node.config import RunPlan, load_run_plan
 from shoal.node.swarm_setup import SwarmFolder, set_up_swarm
 from shoal.node.swarm_stores import SwarmStore
 from shoal.storage.directory import DirectoryStore
+from tests.support.ports import free_port
 from tests.support.shaping_proxy import ShapingProxy
 
 _PLAN_FILE = Path(__file__).with_name("plan.toml")
@@ -50,7 +50,7 @@ async def run_case(case: Case, root: Path) -> dict[str, list[Event]]:
     """
     plan = _plan(case)
     async with AsyncExitStack() as held:
-        port = _free_port()
+        port = free_port()
         links = [
             await held.enter_async_context(ShapingProxy("127.0.0.1", port)) for _ in case.speeds
         ]
@@ -154,10 +154,3 @@ async def _all(nodes: list[_Node], name: str, patience_s: float) -> None:
             if time.monotonic() > until_s:
                 raise RunFailedError(f"{node.folder.name}: no {name} within {patience_s:.0f} s")
             await asyncio.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,8 +11,8 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -79,38 +79,47 @@ async def open_swarm_store(
     Raises:
         ResourceError: a server does not start.
     """
-    if kind is StoreKind.S3:
-        async with _open_s3(root, num_peers) as opened:
-            yield opened
-        return
+    with _kept_ports() as free_port:
+        if kind is StoreKind.S3:
+            async with _open_s3(root, num_peers, free_port) as opened:
+                yield opened
+        else:
+            yield _open_folder(kind, root, num_peers, free_port)
+
+
+def _open_folder(
+    kind: StoreKind, root: Path, num_peers: int, free_port: Callable[[], int]
+) -> SwarmStore:
     folder = root / "store"
     folder.mkdir(parents=True, exist_ok=True)
     directory = _toml("store", kind="directory", path="../../store")
     served, used = directory, directory
     if kind is StoreKind.HTTP:
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         served = directory + _toml("serve", listen=address)
         used = _toml("store", kind="http", url=f"http://{address}")
     elif kind is StoreKind.P2P:
-        listen = f"/ip4/127.0.0.1/tcp/{_free_port()}"
+        listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
         seed = f"{listen}/p2p/{_libp2p_id(root / 'nodes' / 'validator-0' / 'state' / 'network')}"
         served = directory + _toml("network", enabled=True, listen=[listen])
         used = _toml("store", kind="p2p") + _toml(
             "network", enabled=True, listen=["/ip4/127.0.0.1/tcp/0"], seeds=[seed]
         )
-    yield SwarmStore(
+    return SwarmStore(
         store=DirectoryStore(folder), validator_toml=served, peer_tomls=(used,) * num_peers
     )
 
 
 @asynccontextmanager
-async def _open_s3(root: Path, num_peers: int) -> AsyncIterator[SwarmStore]:
+async def _open_s3(
+    root: Path, num_peers: int, free_port: Callable[[], int]
+) -> AsyncIterator[SwarmStore]:
     peers = [f"peer-{i}" for i in range(num_peers)]
     keys = {name: BucketKeys.random() for name in (RUN_BUCKET, *peers)}
     try:
         async with SeaweedServer.start(root / "s3", keys, public=list(keys)) as server:
             store = S3Store(server.config(RUN_BUCKET), keys[RUN_BUCKET].writer)
-            address = f"127.0.0.1:{_free_port()}"
+            address = f"127.0.0.1:{free_port()}"
             bucket: dict[str, str | bool] = {
                 "kind": "s3",
                 "endpoint": server.endpoint_url,
@@ -178,8 +187,19 @@ def _toml(section: str, **fields: str | bool | int | list[str]) -> str:
     return "\n".join(["", f"[{section}]", *lines, ""])
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def _kept_ports() -> Iterator[Callable[[], int]]:
+    """Gives free ports that the system gives to nobody else while the block runs.
+
+    Whoever listens there may come, go and come again; it has to set SO_REUSEADDR, as all here do.
+    """
+    with ExitStack() as held:
+
+        def keep() -> int:
+            keeper = held.enter_context(socket.socket())
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keeper.bind(("127.0.0.1", 0))
+            port: int = keeper.getsockname()[1]
+            return port
+
+        yield keep
