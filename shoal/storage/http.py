@@ -11,7 +11,8 @@ the environment; no more than 64 payloads are under way at a time, while announc
 lists never wait for a connection; the announced length is compared with the caller's limit before a
 byte of the body is read, and no more than that is ever read; a transfer that is slower than the
 minimum rate or than its deadline, waits for this node's own cap left out, ends as
-`StorageUnavailableError`. A refusal by the server is `RefusedError` with the server's code.
+`StorageUnavailableError`. A refusal by the server is `RefusedError` with the server's code. While a
+server that has said Retry-After wants quiet, every call fails at once and nothing is sent.
 
 Does not do: overwrite or delete (the server offers neither), retry, or verify content. aiohttp's
 client enters here and nowhere else.
@@ -37,6 +38,7 @@ from shoal.storage.errors import (
     StorageUnavailableError,
 )
 from shoal.storage.filling import Arrived, require_length
+from shoal.storage.header_values import retry_after_s
 from shoal.storage.http_answers import (
     announced,
     date_s,
@@ -92,6 +94,8 @@ class HttpStore:
         self._proxy = proxy or None
         self._session: aiohttp.ClientSession | None = None
         self._bulk = asyncio.Semaphore(_MAX_BULK)
+        self._quiet_until_s = 0.0
+        """The server has asked not to be asked before; on the monotonic clock."""
 
     async def __aenter__(self) -> "HttpStore":
         return self
@@ -324,6 +328,7 @@ class HttpStore:
         data: bytes | AsyncIterator[memoryview] | None = None,
         params: dict[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        self._check_quiet(key)
         url = f"{self._base_url}/{path or f'objects/{key}'}"
         wanted = {"Accept-Encoding": "identity", **(headers or {})}
         try:
@@ -335,12 +340,25 @@ class HttpStore:
                     method, url, headers=wanted, data=data, params=params, allow_redirects=False
                 ) as answer,
             ):
+                self._note_request_for_quiet(answer)
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(error, StorageError):
                 raise
             words = _in_words(error, self._proxy)
             raise StorageUnavailableError(f"{self._base_url}: {words}", key) from error
+
+    def _check_quiet(self, key: str) -> None:
+        wait_s = self._quiet_until_s - time.monotonic()
+        if wait_s > 0:
+            text = f"{self._base_url}: it has asked for {wait_s:.0f} s more without requests"
+            raise StorageUnavailableError(text, key)
+
+    def _note_request_for_quiet(self, answer: aiohttp.ClientResponse) -> None:
+        if answer.status in (429, 503):
+            # One that asks for days gets the length of one call.
+            wanted_s = min(retry_after_s(answer.headers, time.time()), self._limits.total_s)
+            self._quiet_until_s = max(self._quiet_until_s, time.monotonic() + wanted_s)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:

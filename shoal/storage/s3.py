@@ -33,8 +33,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader
 
 from shoal.storage.dialling import Dial, begin_dial
+from shoal.storage.header_values import number_in
 from shoal.storage.resolving import GetAddrInfo
-from shoal.storage.s3_answers import AttemptError, Refusal, RefusalError, number_in, refusal_of
+from shoal.storage.s3_answers import AttemptError, Refusal, RefusalError, refusal_of
 from shoal.storage.s3_bucket import BucketStore
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_config import S3Config, S3Credentials, S3Limits

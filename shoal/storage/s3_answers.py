@@ -8,8 +8,6 @@ message only as a status and as an error code of plain letters.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 from shoal.storage.errors import (
@@ -20,14 +18,13 @@ from shoal.storage.errors import (
     StorageError,
     StorageFullError,
 )
+from shoal.storage.header_values import retry_after_s
 
 E_HTTP_ENCODING: Final = "E_HTTP_ENCODING"
 E_HTTP_REDIRECT: Final = "E_HTTP_REDIRECT"
 
 _CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9._-]{1,64})\s*</Code>")
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", re.ASCII)
-_MAX_DATE_CHARS: Final = 40
-_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _DAMAGED: Final = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"})
 _STATUS_OF: Final = {"PreconditionFailed": 412, "ConditionalRequestConflict": 409}
 _FULL: Final = frozenset(
@@ -126,7 +123,7 @@ def refusal_of(status: int, headers: Mapping[str, str], body: bytes, now_s: floa
         # Some operations answer 200 first and the refusal later, in the body.
         status=_STATUS_OF.get(code, status),
         code=code,
-        retry_after_s=_retry_after_s(headers, now_s),
+        retry_after_s=retry_after_s(headers, now_s),
     )
 
 
@@ -164,18 +161,6 @@ def meaning(refusal: Refusal, key: str, where: str) -> StorageError | AttemptErr
     return AccessDeniedError(f"{what}: the server answers {refusal}; {_advice(code)}", key)
 
 
-def number_in(text: str | None) -> int | None:
-    """Read a header that is a number.
-
-    Args:
-        text: The header, or None.
-
-    Returns:
-        The number; None if it is anything but up to 18 digits.
-    """
-    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
-
-
 def content_range(text: str | None) -> tuple[int, int, int] | None:
     """Read a Content-Range.
 
@@ -187,34 +172,6 @@ def content_range(text: str | None) -> tuple[int, int, int] | None:
     """
     found = _CONTENT_RANGE.fullmatch(text or "")
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
-
-
-def date_in(text: str | None) -> float | None:
-    """Read a header that is a date, like Mon, 30 Nov 2026 20:00:00 GMT.
-
-    Args:
-        text: The header, or None.
-
-    Returns:
-        Unix seconds; None if it is anything else.
-    """
-    if text is None or len(text) > _MAX_DATE_CHARS:
-        return None
-    try:
-        found = parsedate_to_datetime(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-
-
-def _retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
-    """How long the server asks to wait: in seconds, or until a time of its own clock."""
-    text = headers.get("Retry-After", "")
-    seconds = number_in(text)
-    if seconds is not None:
-        return float(seconds)
-    until_s, server_s = date_in(text), date_in(headers.get("Date"))
-    return 0.0 if until_s is None else max(0.0, until_s - (now_s if server_s is None else server_s))
 
 
 def _advice(code: str) -> str:

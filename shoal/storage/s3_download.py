@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from shoal.storage.errors import ObjectSizeError
 from shoal.storage.filling import require_length
+from shoal.storage.header_values import number_in
 from shoal.storage.object_store import range_num_bytes
 from shoal.storage.progress import note_moved, note_retry
 from shoal.storage.s3_answers import (
@@ -22,7 +23,6 @@ from shoal.storage.s3_answers import (
     RefusalError,
     ReplacedError,
     content_range,
-    number_in,
 )
 from shoal.storage.s3_clock import CallClock
 from shoal.storage.s3_filling import Filling, Piece

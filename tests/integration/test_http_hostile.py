@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
         says(200, {"Content-Type": "text/html; charset=utf-8"}, bytes(ROOM)),
         StorageUnavailableError,
     ),
-    "busy": (says(429, {"Retry-After": "5"}), StorageUnavailableError),
+    "busy": (says(429, {"Retry-After": "0"}), StorageUnavailableError),
     "busy for ever": (says(429, {"Retry-After": "9" * 400}), StorageUnavailableError),
     "busy until no date": (says(503, {"Retry-After": "soon"}), StorageUnavailableError),
     "busy until yesterday": (
@@ -341,3 +341,43 @@ def _knock(port: int) -> socket.socket:
     one.setblocking(False)
     one.connect_ex(("::1", port))
     return one
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_for_quiet_is_left_alone_by_every_call(status: int) -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        is_first = len(exchange.server.seen) == 1
+        await exchange.answer(status if is_first else 200, {"Retry-After": "2"})
+
+    async def work(store: HttpStore) -> None:
+        with pytest.raises(StorageUnavailableError):
+            await store.get("a/1", max_bytes=10)
+        asked_at_s = time.monotonic()
+        num_held_back = 0
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    assert await store.get(f"a/{num_held_back}", max_bytes=10) == b""
+                except StorageUnavailableError:
+                    num_held_back += 1
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+        assert num_held_back
+        assert time.monotonic() - asked_at_s > 1.8
+
+    assert len(ask(behaviour, work).seen) == 2
+
+
+def test_a_server_that_asks_for_days_of_quiet_gets_the_length_of_one_call() -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.answer(503, {"Retry-After": "999999999"})
+
+    async def work(store: HttpStore) -> None:
+        with pytest.raises(StorageUnavailableError):
+            await store.head("a/1")
+        await asyncio.sleep(LIMITS.total_s + 0.2)
+        with pytest.raises(StorageUnavailableError, match="503"):
+            await store.get("a/1", max_bytes=10)
+
+    assert len(ask(behaviour, work).seen) == 2
