@@ -19,9 +19,9 @@ from shoal.storage.dialling import begin_dial
 from shoal.storage.errors import StorageUnavailableError
 from shoal.storage.http import HttpStore
 from shoal.storage.s3 import S3Config, S3Limits, S3Store
+from tests.integration.test_s3_connection import HOST, certificate
 from tests.support.http_proxy import HttpProxy
 from tests.support.s3_bad_server import BadServer, Bucket, Exchange, Stored
-from tests.unit.storage.test_s3_connection import HOST, certificate
 
 
 def has_six() -> bool:

@@ -10,9 +10,9 @@ from shoal.storage.errors import RefusedError, StorageUnavailableError
 from shoal.storage.http import HttpLimits, HttpStore
 from shoal.storage.proxy import is_proxy_url, open_tunnel, proxy_address
 from shoal.storage.s3 import S3Config, S3Credentials, S3Store
+from tests.integration.test_s3_connection import BUCKET, FAST, HOST, certificate
 from tests.support.http_proxy import HttpProxy
 from tests.support.s3_bad_server import BadServer, Bucket, Exchange
-from tests.unit.storage.test_s3_connection import BUCKET, FAST, HOST, certificate
 
 KEY = S3Credentials(access_key="AKIAWRITER", secret_key="canary")  # noqa: S106 - made up
 DATA = bytes(range(256)) * 1000
