@@ -158,5 +158,8 @@ async def _intrude(folder: Path) -> None:
         assert out == b"[False, False, False, False, False, True]\n", errors.decode()
         assert await network.look_up(who.peer, ATTENDING_KIND) == said
         # What is no single short value does not even come to the rules.
-        assert (await network.status()).refused == {"E_LEN": 1, "E_DHT_EXPIRY_FAR": 1}
+        refused = dict((await network.status()).refused)
+        # A busy node sends the good one twice, and the second time it is no news.
+        refused.pop("E_ROLLBACK", None)
+        assert refused == {"E_LEN": 1, "E_DHT_EXPIRY_FAR": 1}
         assert network.num_starts == 1

@@ -124,7 +124,9 @@ def test_any_change_gives_an_inspection_and_never_an_error(
     raw[position % len(raw)] = byte
     changed = bytes(raw[: max(cut, 1)])
     found = look(file, changed, MANIFEST if with_manifest else None)
-    assert found.problem or changed == GOOD[kind]
+    # Without the run's own, a manifest with another number may be a good one: of another run.
+    is_another_run = kind == "manifest" and found.facts.get("run") != MANIFEST.run_id.hex()
+    assert found.problem or changed == GOOD[kind] or (is_another_run and not with_manifest)
 
 
 def test_a_manifest_of_another_run_than_the_given_one_is_bad(file):
