@@ -12,13 +12,14 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import resource
 import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
+
+from shoal.node.file_limit import raise_file_limit
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,8 @@ class _Guests:
     """Whose connections are open."""
 
     def __init__(self) -> None:
-        self.most = min(MAX_CONNECTIONS, _raised_file_limit() // 2)
+        # Half of the files are for connections.
+        self.most = min(MAX_CONNECTIONS, raise_file_limit(_FILES) // 2)
         self._networks: dict[object, Network] = {}
 
     def take(self, connection: object, host: str) -> None:
@@ -122,16 +124,6 @@ class _Guests:
         networks = self._networks
         self._networks = {one: networks[one] for one in connections if one in networks}
         return list(self._networks.values())
-
-
-def _raised_file_limit() -> int:
-    """How many descriptors this process may have; half of them are for connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
 
 
 def has_room(networks: Collection[Network], host: str, most: int = MAX_CONNECTIONS) -> bool:

@@ -9,7 +9,6 @@ Does not read bodies, and knows no HTTP library.
 
 import math
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from itertools import pairwise
 from typing import Final
 
@@ -23,10 +22,10 @@ from shoal.storage.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from shoal.storage.header_values import date_in, number_in
 from shoal.storage.keys import is_key
 from shoal.storage.object_store import ListPage
 
-_MAX_LENGTH_DIGITS: Final = 18
 _LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
 
@@ -37,10 +36,10 @@ def announced(headers: Mapping[str, str], key: str) -> int:
     Raises:
         ObjectSizeError: There is none.
     """
-    length = headers.get("Content-Length", "")
-    if not (length.isascii() and length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS):
+    length = number_in(headers.get("Content-Length"))
+    if length is None:
         raise ObjectSizeError(f"object {key!r}: the server announces no length", key)
-    return int(length)
+    return length
 
 
 def modified_at_s(headers: Mapping[str, str]) -> float:
@@ -63,10 +62,10 @@ def date_s(headers: Mapping[str, str], name: str) -> float:
     Raises:
         StorageUnavailableError: There is none.
     """
-    try:
-        return parsedate_to_datetime(headers.get(name, "")).timestamp()
-    except (ValueError, TypeError, OverflowError, OSError) as error:
-        raise StorageUnavailableError("the server's answer has no date", "") from error
+    found = date_in(headers.get(name))
+    if found is None:
+        raise StorageUnavailableError("the server's answer has no date", "")
+    return found
 
 
 def page_of(

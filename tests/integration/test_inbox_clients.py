@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -186,3 +188,35 @@ def test_idle_connections_do_not_keep_others_out_for_good(
                     assert await client.get(run.keys.manifest, max_bytes=10) == b"0123456789"
 
     asyncio.run(body())
+
+
+def test_lack_of_descriptors_delays_a_connection_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        async with _service(tmp_path, store) as (url, run):
+            await store.put(run.keys.manifest, b"0123456789")
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            sock = socket.socket()
+            sock.setblocking(False)
+            lowest_free = os.dup(sock.fileno())
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+            try:
+                parts = urlsplit(url)
+                await asyncio.get_running_loop().sock_connect(sock, (parts.hostname, parts.port))
+                async with asyncio.timeout(60):
+                    while "no new connection for now" not in caplog.text:  # noqa: ASYNC110 - a log
+                        await asyncio.sleep(0.02)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            reader, writer = await asyncio.open_connection(sock=sock)
+            async with _closing(writer), asyncio.timeout(60):
+                writer.write(
+                    f"GET /objects/{run.keys.manifest} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+                )
+                assert b"200" in await reader.readline()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(body())

@@ -7,7 +7,6 @@ that happens; it leads a process group of its own, and what is left in it is end
 import asyncio
 import logging
 import os
-import resource
 import select
 import signal
 import socket
@@ -18,6 +17,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
+from shoal.node.file_limit import raise_file_limit
 from shoal.node.network import frames, messages, packing
 from shoal.node.network.daemon import EXIT_BAD_FRAME, EXIT_OK, Daemon
 from shoal.node.network.errors import FrameError
@@ -41,7 +41,7 @@ def main() -> int:
     Returns:
         The exit status.
     """
-    _raise_file_limit()
+    raise_file_limit(MAX_FILES)
     node = socket.socket(fileno=int(sys.argv[1]))
     _end_with(node)
     try:
@@ -95,13 +95,6 @@ def _log_to(path: Path) -> None:
     """Log to a file that stays small, whatever others make us say."""
     handler = RotatingFileHandler(path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[handler])
-
-
-def _raise_file_limit() -> None:
-    """Each stream of a peer takes two descriptors here."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _end_with(node: socket.socket) -> None:
