@@ -8,11 +8,10 @@ Does not do: set up the run or start nodes.
 """
 
 import json
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 from shoal.node.checkpoint import write_atomically
 from shoal.node.config import RunPlan
 from shoal.node.errors import ResourceError
+from shoal.node.kept_ports import kept_ports
 from shoal.protocol.manifest import EndpointsSection, ProviderSection
 from shoal.storage.directory import DirectoryStore
 from shoal.storage.object_store import ObjectStore
@@ -79,7 +79,7 @@ async def open_swarm_store(
     Raises:
         ResourceError: a server does not start.
     """
-    with _kept_ports() as free_port:
+    with kept_ports() as free_port:
         if kind is StoreKind.S3:
             async with _open_s3(root, num_peers, free_port) as opened:
                 yield opened
@@ -185,21 +185,3 @@ def _toml(section: str, **fields: str | bool | int | list[str]) -> str:
     # JSON spells these types as TOML does.
     lines = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
     return "\n".join(["", f"[{section}]", *lines, ""])
-
-
-@contextmanager
-def _kept_ports() -> Iterator[Callable[[], int]]:
-    """Gives free ports that the system gives to nobody else while the block runs.
-
-    Whoever listens there may come, go and come again; it has to set SO_REUSEADDR, as all here do.
-    """
-    with ExitStack() as held:
-
-        def keep() -> int:
-            keeper = held.enter_context(socket.socket())
-            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            keeper.bind(("127.0.0.1", 0))
-            port: int = keeper.getsockname()[1]
-            return port
-
-        yield keep
